@@ -1,0 +1,30 @@
+"""What a plugin implements, one contract a file."""
+
+from .attention import AttentionKernel
+from .client import ChatSession, ClientMode, EngineClient
+from .engine import Engine
+from .environment import Demonstrator, Environment, Episode, Example, StepResult
+from .parser import CallView, PieceWriter, ReadCall, ReasoningCodec, ToolCodec
+from .renderer import Renderer, StreamParser
+from .sink import Sink
+
+__all__ = [
+    "AttentionKernel",
+    "CallView",
+    "ChatSession",
+    "ClientMode",
+    "Demonstrator",
+    "Engine",
+    "EngineClient",
+    "Environment",
+    "Episode",
+    "Example",
+    "PieceWriter",
+    "ReadCall",
+    "ReasoningCodec",
+    "Renderer",
+    "Sink",
+    "StepResult",
+    "StreamParser",
+    "ToolCodec",
+]

@@ -1,0 +1,65 @@
+"""How a prompt reaches an engine: the engine's client and the client modes on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from prl.contracts.renderer import Renderer
+from prl.types import GenerateRequest, GenerateResponse, Message, SamplingParams, ToolSpec, Turn
+
+
+@runtime_checkable
+class EngineClient(Protocol):
+    """One engine, over HTTP or in this process. Raises the `EngineError` family, never returns half an answer."""
+
+    async def generate(self, request: GenerateRequest) -> GenerateResponse:
+        """Sample completions for exact prompt ids. Cancelling the task aborts the request in the engine."""
+        ...
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`POST /v1/chat/completions` with an OpenAI body; the engine renders the prompt (MITO)."""
+        ...
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the served models; each has `id` and `max_model_len` (tokens)."""
+        ...
+
+    async def health(self) -> bool:
+        """Whether the engine answers and is ready."""
+        ...
+
+    async def load_weights(self, directory: str, version: int) -> None:
+        """Load a published safetensors directory between requests; later answers carry `version`."""
+        ...
+
+    async def close(self) -> None:
+        """Release connections."""
+        ...
+
+
+@runtime_checkable
+class ChatSession(Protocol):
+    """One rollout's conversation with an engine. It keeps what was sent and sampled, and never re-renders what the model said."""
+
+    messages: list[Message]
+
+    async def turn(self, new_messages: Sequence[Message], sampling: SamplingParams) -> Turn:
+        """Append messages, sample one assistant turn, append it. Raises `PromptTooLongError` with the state unchanged."""
+        ...
+
+
+@runtime_checkable
+class ClientMode(Protocol):
+    """A way to hold conversations with an engine (`renderer`, `token`, `chat`, or a plugin's own).
+
+    The record's target is `create(engine, renderer, options) -> ClientMode`; `renderer` is None for modes that need none.
+    """
+
+    name: str
+
+    def session(
+        self, *, model: str, tools: Sequence[ToolSpec] | None = None, cache_salt: str | None = None, seed: int | None = None
+    ) -> ChatSession:
+        """Begin one conversation."""
+        ...

@@ -1,0 +1,85 @@
+"""Tool-call and reasoning codecs: both directions in one object, so that they cannot diverge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from prl.types import ToolSpec
+
+
+class PieceWriter(Protocol):
+    """Where a family or a codec writes its pieces."""
+
+    def control(self, token: str) -> None:
+        """Write one control token."""
+        ...
+
+    def text(self, text: str) -> None:
+        """Write the template's own text; control tokens spelled in it are what the template makes of them."""
+        ...
+
+    def content(self, text: str) -> None:
+        """Write a message's own text, under the control-token policy of its role."""
+        ...
+
+
+class CallView(NamedTuple):
+    """One call to write. `arguments` is a mapping, or the caller's JSON string verbatim."""
+
+    name: str
+    arguments: dict[str, Any] | str
+    id: str | None = None
+
+
+class ReadCall(NamedTuple):
+    """One call read from text: `arguments` is None and `error` says why where it is malformed; `raw` is its text."""
+
+    raw: str
+    name: str = ""
+    arguments: dict[str, Any] | None = None
+    error: str = ""
+    id: str | None = None
+
+
+@runtime_checkable
+class ToolCodec(Protocol):
+    """One tool-call format.
+
+    A region is the text between `open` and `close` (control tokens, or plain text where the vocabulary lacks them), with
+    control tokens inside it spelled out.
+    """
+
+    open: str
+    close: str
+
+    def write(self, out: PieceWriter, calls: Sequence[CallView], *, after_text: bool) -> None:
+        """Write all calls of one turn, markers included; `after_text` says whether content stands before them."""
+        ...
+
+    def is_complete(self, region: str) -> bool:
+        """Whether a close marker after this text ends the region (False inside a string that merely contains it)."""
+        ...
+
+    def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
+        """Read the calls of one region; never raises. Types of untyped values follow the tool's schema."""
+        ...
+
+    def trim_before(self, content: str) -> str:
+        """Remove from content the separator that `write` puts between content and the first call."""
+        ...
+
+
+@runtime_checkable
+class ReasoningCodec(Protocol):
+    """How a format marks reasoning: `open` and `close` markers and the white space around them."""
+
+    open: str
+    close: str
+    after_open: str
+    before_close: str
+    after_close: str
+
+    def trim(self, reasoning: str) -> str:
+        """Normalise reasoning read between the markers to what the template would write back."""
+        ...

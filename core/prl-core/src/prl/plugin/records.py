@@ -1,0 +1,115 @@
+"""Records: the frozen, keyword-only values that hooks return to offer names. They import nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Record:
+    """Offer `name`, found at `target` ("module:attribute", imported on first use).
+
+    `summary` is one line for `prl plugins list`. `options`, where a kind has it, is the "module:Class" of a pydantic model.
+    """
+
+    kind: ClassVar[str] = ""
+    target: str
+    name: str
+    summary: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RendererEntry(Record):
+    """Target: `create(tokenizer, options) -> Renderer`.
+
+    `models` are exact model ids, `templates` sha256 sums of chat templates (UTF-8, LF) that this renderer equals,
+    `control_tokens` what the tokenizer must have as single ids.
+    """
+
+    kind: ClassVar[str] = "renderer"
+    options: str = ""
+    models: tuple[str, ...] = ()
+    templates: tuple[str, ...] = ()
+    control_tokens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ToolParserEntry(Record):
+    """Target: `create(options) -> ToolCodec`."""
+
+    kind: ClassVar[str] = "tool_parser"
+    options: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReasoningParserEntry(Record):
+    """Target: `create(options) -> ReasoningCodec`."""
+
+    kind: ClassVar[str] = "reasoning_parser"
+    options: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClientModeEntry(Record):
+    """Target: `create(engine, renderer, options) -> ClientMode`; `route` is the HTTP route it uses.
+
+    `needs_renderer` says whether a renderer must be given.
+    """
+
+    kind: ClassVar[str] = "client_mode"
+    options: str = ""
+    route: str = ""
+    needs_renderer: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineEntry(Record):
+    """Target: `create(options) -> Engine`; `needs` are importable modules, `install` the command that brings them."""
+
+    kind: ClassVar[str] = "engine"
+    options: str = ""
+    needs: tuple[str, ...] = ()
+    install: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionEntry(Record):
+    """Target: an `AttentionKernel` factory; `features` among "window", "softmax_scale", "sinks", "lse", "gqa"."""
+
+    kind: ClassVar[str] = "attention_kernel"
+    devices: tuple[str, ...] = ()
+    dtypes: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    install: str = ""
+    features: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvironmentEntry(Record):
+    """Target: `create(options) -> Environment`."""
+
+    kind: ClassVar[str] = "environment"
+    options: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SinkEntry(Record):
+    """Target: `create(options) -> Sink`."""
+
+    kind: ClassVar[str] = "sink"
+    options: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CommandEntry(Record):
+    """Target: a plain typed function that becomes `prl NAME`."""
+
+    kind: ClassVar[str] = "command"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CheckEntry(Record):
+    """Target: `check() -> Iterable[tuple[status, text]]` for `prl doctor`; status is "ok", "warn" or "fail"."""
+
+    kind: ClassVar[str] = "check"

@@ -1,0 +1,99 @@
+"""What a renderer returns: token ids and the spans that say who owns them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntFlag
+from functools import cached_property
+from typing import NamedTuple
+
+from .errors import MaskUnavailableError
+
+
+class Kind(IntFlag):
+    """What a token is: scaffold of the template, a message's own text, something the model samples."""
+
+    SCAFFOLD = 0
+    CONTENT = 1
+    SAMPLED = 2
+
+
+class Span(NamedTuple):
+    """Tokens `start <= i < end` with one owner and one kind.
+
+    `message` is an index into the caller's own list; -1 where no message owns the tokens
+    (a preamble, the generation prompt, the earlier part of a bridged prompt).
+    """
+
+    start: int
+    end: int
+    message: int
+    kind: Kind
+
+
+NO_MESSAGE = -1
+
+
+@dataclass(frozen=True)
+class RenderedTokens:
+    """Token ids with ownership; every mask is computed from `spans`.
+
+    `spans` cover the ids without gaps, in order. `spans is None` means that ownership could not be proven: the ids are
+    right, every mask raises `MaskUnavailableError`. `roles[i]` is the role of the caller's message `i`.
+    """
+
+    token_ids: list[int]
+    spans: Sequence[Span] | None
+    roles: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+    @cached_property
+    def message_indices(self) -> list[int]:
+        """Per token: index of the owning message in the caller's list, or -1."""
+        out: list[int] = []
+        for start, end, message, _ in self._proven_spans():
+            out.extend([message] * (end - start))
+        return out
+
+    @cached_property
+    def sampled_mask(self) -> list[bool]:
+        """Per token: whether the model samples it (reasoning, content, calls and the stop token of assistant turns)."""
+        return self._mask(Kind.SAMPLED)
+
+    @cached_property
+    def content_mask(self) -> list[bool]:
+        """Per token: whether it is a message's own text rather than scaffold of the template."""
+        return self._mask(Kind.CONTENT)
+
+    def loss_mask(self, roles: Collection[str] = ("assistant",), *, messages: Collection[int] | None = None) -> list[bool]:
+        """Per token: whether it is a training target (index i means "token i is predicted", not shifted).
+
+        Assistant turns contribute what the model samples, stop token included; other roles contribute their body only.
+        `messages` narrows the mask to some of the caller's message indices.
+        """
+        wanted = frozenset(roles)
+        out: list[bool] = []
+        for start, end, message, kind in self._proven_spans():
+            role = self.roles[message] if 0 <= message < len(self.roles) else ""
+            flag = Kind.SAMPLED if role == "assistant" else Kind.CONTENT
+            on = role in wanted and bool(kind & flag) and (messages is None or message in messages)
+            out.extend([on] * (end - start))
+        return out
+
+    def _mask(self, flag: Kind) -> list[bool]:
+        out: list[bool] = []
+        for start, end, _, kind in self._proven_spans():
+            out.extend([bool(kind & flag)] * (end - start))
+        return out
+
+    def _proven_spans(self) -> Sequence[Span]:
+        if self.spans is None:
+            raise MaskUnavailableError(
+                "token ownership could not be proven for this chat template, so there is no mask",
+                where="the default renderer, on this model's chat template",
+                next_step="install the model family's renderer plugin, or train without masks on purpose",
+            )
+        return self.spans

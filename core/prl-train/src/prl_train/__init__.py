@@ -1,0 +1,1 @@
+"""Orchestrator and trainer."""
