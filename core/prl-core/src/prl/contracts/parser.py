@@ -23,6 +23,10 @@ class PieceWriter(Protocol):
         """Write a message's own text, under the control-token policy of its role."""
         ...
 
+    def value(self, text: str) -> None:
+        """Write another text of the caller's (a call's name or arguments) under the same policy; not counted as content."""
+        ...
+
 
 class CallView(NamedTuple):
     """One call to write. `arguments` is a mapping, or the caller's JSON string verbatim."""
@@ -58,28 +62,35 @@ class ToolCodec(Protocol):
         ...
 
     def is_complete(self, region: str) -> bool:
-        """Whether a close marker after this text ends the region (False inside a string that merely contains it)."""
+        """Whether this text is a whole, well-formed region."""
+        ...
+
+    def is_inside_value(self, region: str) -> bool:
+        """Whether a marker that follows this text may be part of a value (a string that merely contains it)."""
         ...
 
     def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
         """Read the calls of one region; never raises. Types of untyped values follow the tool's schema."""
         ...
 
-    def trim_before(self, content: str) -> str:
-        """Remove from content the separator that `write` puts between content and the first call."""
+    def trim_before(self, space: str) -> str:
+        """Remove the separator that `write` puts before the first call from `space`, the white space that ends the content."""
         ...
 
 
 @runtime_checkable
 class ReasoningCodec(Protocol):
-    """How a format marks reasoning: `open` and `close` markers and the white space around them."""
+    """How a format marks reasoning.
+
+    `open` and `close` are the markers; `after_open`, `before_close` and `after_close` the white space a template writes around
+    them; `strip` the characters that a template strips from both ends of reasoning, `content_strip` those it strips from the
+    start of content that follows reasoning (None: any white space, "": nothing).
+    """
 
     open: str
     close: str
     after_open: str
     before_close: str
     after_close: str
-
-    def trim(self, reasoning: str) -> str:
-        """Normalise reasoning read between the markers to what the template would write back."""
-        ...
+    strip: str | None
+    content_strip: str | None

@@ -10,7 +10,12 @@ from prl.types import Message, ParseDelta, ParsedResponse, RenderedTokens, ToolS
 
 @runtime_checkable
 class StreamParser(Protocol):
-    """Reads a completion as it arrives; any chunking ends in the message of `parse_response`."""
+    """Reads a completion as it arrives; any chunking ends in the message of `parse_response`.
+
+    `last_deltas` holds, after `finish`, what only the end decided; all deltas together are the message.
+    """
+
+    last_deltas: list[ParseDelta]
 
     def feed(self, ids: Sequence[int]) -> list[ParseDelta]:
         """Take the next ids; return what became certain."""

@@ -1,1 +1,20 @@
-"""The render room."""
+"""Rendering: conversations to pieces, pieces to runs, runs to tokens with spans; the bridge between turns."""
+
+from .conversation import Conversation, MessageView, Part, bad_message, dump_json, mapping_arguments
+from .format import ChatFormat
+from .options import RendererOptions
+from .renderer import ChatRenderer
+from .writer import Writer
+
+__all__ = [
+    "ChatFormat",
+    "ChatRenderer",
+    "Conversation",
+    "MessageView",
+    "Part",
+    "RendererOptions",
+    "Writer",
+    "bad_message",
+    "dump_json",
+    "mapping_arguments",
+]

@@ -1,0 +1,104 @@
+"""JSON in calls: strict first, repaired only where strict reading fails."""
+
+from __future__ import annotations
+
+import ast
+import json
+from typing import Any, NoReturn
+
+
+_SURROGATE = "\\ud"
+
+
+class CallSyntaxError(ValueError):
+    """A call's text is not what its format says; the message tells why."""
+
+
+def load_object(text: str) -> dict[str, Any]:
+    """Read one JSON object from `text`, which may be surrounded by white space.
+
+    Strict JSON (RFC 8259) decides. Only where that fails, a Python literal (single quotes, `True`, `None`) is accepted. Lone
+    surrogates become U+FFFD, so that the result can always be written as UTF-8. Raises `CallSyntaxError`, nothing else.
+    """
+    value = load_value(text)
+    if not isinstance(value, dict):
+        raise CallSyntaxError(f"expected a JSON object, found {type(value).__name__}")
+    return value
+
+
+def load_value(text: str) -> Any:
+    """Read one JSON value as `load_object` does."""
+    stripped = text.strip()
+    try:
+        value = json.loads(stripped, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as err:
+        value = _load_literal(stripped, err)
+    if _SURROGATE not in stripped.lower():
+        return value
+    try:
+        return _clean(value)
+    except RecursionError as err:
+        raise CallSyntaxError("nested too deeply") from err
+
+
+def is_inside_string(text: str) -> bool:
+    """Whether JSON text ends inside a string, so that what follows may belong to it."""
+    inside = False
+    position, size = 0, len(text)
+    while position < size:
+        character = text[position]
+        if character == "\\" and inside:
+            position += 2
+            continue
+        if character == '"':
+            inside = not inside
+        position += 1
+    return inside
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise CallSyntaxError(f"{name} is not JSON")
+
+
+def _load_literal(text: str, cause: Exception) -> Any:
+    """Read a Python dict or list made of JSON's types; report the JSON error where it is none."""
+    if not text.startswith(("{", "[")):
+        raise CallSyntaxError(f"invalid JSON: {cause}") from cause
+    try:
+        value = ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        raise CallSyntaxError(f"invalid JSON: {cause}") from cause
+    if not _is_json(value):
+        raise CallSyntaxError(f"invalid JSON: {cause}") from cause
+    return value
+
+
+def _is_json(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _is_json(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_is_json(item) for item in value)
+    if isinstance(value, float):
+        return value == value and value not in (float("inf"), float("-inf"))
+    return value is None or isinstance(value, str | int | bool)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, str):
+        return clean_text(value)
+    if isinstance(value, dict):
+        return {clean_text(key): _clean(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return value
+
+
+def clean_text(text: str) -> str:
+    """Replace lone surrogates by U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

@@ -1,0 +1,75 @@
+"""The text between a call's markers, and where it really ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prl.contracts import ToolCodec
+from prl.parse.grammar import Mark
+from prl.parse.lexer import Event
+from prl.types import InvalidToolCall, ParsedToolCall, ToolSpec
+
+_MAX_DEFERRALS = 16
+
+
+class CallRegion:
+    """One open region. A close marker inside a value (a string that contains it) does not end it, if a later one does."""
+
+    def __init__(self, codec: ToolCodec, opened: Event) -> None:
+        self._codec = codec
+        self._opened = opened
+        self._events: list[Event] = []
+        self._closes = 0
+        self.start = opened.position
+        self.closed_by: Event | None = None
+
+    @property
+    def text(self) -> str:
+        """The text inside, markers spelled out."""
+        return "".join([event.text for event in self._events])
+
+    def add(self, event: Event) -> None:
+        """Take text, or a marker that is part of a value."""
+        self._events.append(event)
+
+    def ends_here(self) -> bool:
+        """Whether a marker that comes now ends the region."""
+        text = self.text
+        return self._codec.is_complete(text) or (not self._closes and not self._codec.is_inside_value(text))
+
+    def defer(self, event: Event) -> bool:
+        """Take a close marker as part of a value; False when that was assumed too often to go on."""
+        self._events.append(event)
+        self._closes += 1
+        return self._closes < _MAX_DEFERRALS
+
+    def settle(self) -> list[Event]:
+        """Give up waiting: if the text is not whole, end at the first close marker. Return the events after it."""
+        if not self._closes or self._codec.is_complete(self.text):
+            return []
+        first = next(n for n, event in enumerate(self._events) if event.mark is Mark.END_CALL)
+        rest = self._events[first + 1 :]
+        self.closed_by = self._events[first]
+        self._events = self._events[:first]
+        return rest
+
+    def read(
+        self, tools: Sequence[ToolSpec] | None, closed: Event | None, end: int, offset: int
+    ) -> Iterator[ParsedToolCall | InvalidToolCall]:
+        """Yield the calls. `end` is the token after the region, `offset` the tokens before the completion.
+
+        Ids come from the position of the call in the conversation, so that they are unique in a rollout and the same in every
+        chunking.
+        """
+        text = self.text
+        calls = self._codec.read(text, tools)
+        whole = self._opened.text + text + (closed.text if closed is not None else "")
+        span = (self.start, end)
+        if not calls:
+            yield InvalidToolCall(whole, "the region holds no call", span)
+        for n, call in enumerate(calls):
+            if call.arguments is None:
+                yield InvalidToolCall(whole if len(calls) == 1 else call.raw, call.error or "malformed call", span)
+            else:
+                suffix = f"_{n}" if n else ""
+                yield ParsedToolCall(call.id or f"call_{offset + self.start}{suffix}", call.name, call.arguments, span)

@@ -1,0 +1,218 @@
+"""The completion parser: one state machine for whole and streamed completions."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from enum import Enum
+
+from prl.parse.grammar import Grammar, Mark, ReasoningState
+from prl.parse.lexer import Event, Lexer
+from prl.parse.region import CallRegion
+from prl.parse.trim import TrimmedText
+from prl.types import InvalidToolCall, ParseDelta, ParsedResponse, ParsedToolCall, ToolSpec
+
+
+class _State(Enum):
+    UNDECIDED = "undecided"
+    REASONING = "reasoning"
+    CONTENT = "content"
+    CALL = "call"
+    DONE = "done"
+
+
+_BEGIN = {
+    ReasoningState.OPEN: _State.REASONING,
+    ReasoningState.CLOSED: _State.CONTENT,
+    ReasoningState.UNDECIDED: _State.UNDECIDED,
+}
+
+
+class CompletionParser:
+    """Reads one completion. `feed` returns what became certain; `finish` returns the whole message.
+
+    While it is not known whether text is reasoning (the prompt opened none, no marker came yet) the text is withheld: a later
+    end marker makes it reasoning, anything else content. A call that opens inside reasoning ends it.
+    """
+
+    def __init__(
+        self, grammar: Grammar, begin: ReasoningState, tools: Sequence[ToolSpec] | None = None, *, offset: int = 0
+    ) -> None:
+        self._grammar = grammar
+        self._lexer = Lexer(grammar)
+        self._tools = tools
+        self._offset = offset
+        self._state = _BEGIN[begin]
+        self._pending: list[str] = []
+        codec = grammar.reasoning
+        strip = codec.strip if codec is not None else ""
+        self._reasoning = TrimmedText(left=strip, right=strip)
+        self._content = TrimmedText(left=grammar.content_strip, right=grammar.content_strip)
+        self._reasoned = begin is ReasoningState.OPEN
+        self._complete = begin is not ReasoningState.OPEN
+        self._region: CallRegion | None = None
+        self._calls: list[ParsedToolCall] = []
+        self._invalid: list[InvalidToolCall] = []
+        self._queue: deque[Event] = deque()
+        self._deltas: list[ParseDelta] = []
+        self.last_deltas: list[ParseDelta] = []
+
+    def feed(self, ids: Sequence[int]) -> list[ParseDelta]:
+        """Take the next ids; return what became certain."""
+        if self._state is not _State.DONE:
+            self._handle(self._lexer.feed(ids))
+        return self._take_deltas()
+
+    def finish(self) -> ParsedResponse:
+        """End the completion; return the whole message. Deltas that only the end decides are in `last_deltas`."""
+        if self._state is not _State.DONE:
+            self._handle(self._lexer.finish())
+            self._end()
+        self.last_deltas = self._take_deltas()
+        return ParsedResponse(
+            content=self._content.value,
+            reasoning_content=self._reasoning.value or None,
+            tool_calls=tuple(self._calls),
+            invalid_tool_calls=tuple(self._invalid),
+            reasoning_complete=self._complete,
+        )
+
+    def _handle(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self._queue.append(event)
+            while self._queue:
+                self._step(self._queue.popleft())
+
+    def _step(self, event: Event) -> None:
+        if self._state is _State.DONE:
+            return
+        if self._state is _State.CALL:
+            self._in_call(event)
+        elif event.mark is None:
+            self._text(event.text)
+        elif event.mark is Mark.STOP:
+            self._end()
+        elif event.mark is Mark.CALL and self._grammar.tool_codec is not None:
+            self._open_call(event)
+        elif event.mark is Mark.THINK and self._may_think():
+            self._open_reasoning()
+        elif event.mark is Mark.END_THINK and self._state in (_State.REASONING, _State.UNDECIDED):
+            self._close_reasoning()
+        else:
+            self._text(event.text)
+
+    def _text(self, text: str) -> None:
+        if self._state is _State.UNDECIDED:
+            self._pending.append(text)
+        elif self._state is _State.REASONING:
+            self._emit("reasoning", self._reasoning.add(text))
+        else:
+            self._emit("content", self._content.add(text))
+
+    def _may_think(self) -> bool:
+        """Reasoning may begin once: at the start of the turn, or where nothing has been decided yet."""
+        return not self._reasoned and (self._state is _State.UNDECIDED or not (self._content or self._calls))
+
+    def _open_reasoning(self) -> None:
+        """Begin reasoning. Text before it is content; mere white space there belongs to nobody."""
+        before = "".join(self._pending)
+        self._pending.clear()
+        if before.strip():
+            self._emit("content", self._content.add(before))
+        else:
+            self._content.drop_space()
+        self._state = _State.REASONING
+        self._reasoned, self._complete = True, False
+
+    def _close_reasoning(self) -> None:
+        """End reasoning by its marker; text that came without a beginning marker becomes reasoning."""
+        if self._state is _State.UNDECIDED:
+            self._emit("reasoning", self._reasoning.add("".join(self._pending)))
+            self._pending.clear()
+        self._leave_reasoning()
+        self._state = _State.CONTENT
+
+    def _leave_reasoning(self) -> None:
+        self._emit("reasoning", self._reasoning.end())
+        self._reasoned = self._complete = True
+        codec = self._grammar.reasoning
+        if codec is not None and not self._content:
+            self._content.strip_left(codec.content_strip)
+
+    def _open_call(self, event: Event) -> None:
+        codec = self._grammar.tool_codec
+        assert codec is not None
+        self._decide_content()
+        if self._state is _State.REASONING:
+            self._leave_reasoning()
+        self._emit("content", self._content.before_call(codec.trim_before))
+        self._region = CallRegion(codec, event)
+        self._state = _State.CALL
+
+    def _in_call(self, event: Event) -> None:
+        region = self._region
+        assert region is not None
+        if event.mark is Mark.STOP:
+            self._settle_call(then=event)
+        elif event.mark is Mark.END_CALL:
+            if region.ends_here():
+                self._read_call(region, closed=event)
+            elif not region.defer(event):
+                self._settle_call(then=None)
+        elif event.mark is Mark.CALL and region.ends_here():
+            self._read_call(region, closed=None, end=event.position)
+            self._queue.appendleft(event)
+        else:
+            region.add(event)
+
+    def _settle_call(self, then: Event | None) -> None:
+        """End a region that was never properly closed: up to its first close marker if it had one, else whole."""
+        region = self._region
+        assert region is not None
+        rest = region.settle()
+        if then is not None:
+            rest.append(then)
+        end = then.position if then is not None else self._lexer.position
+        self._read_call(region, closed=region.closed_by, end=end)
+        self._queue.extendleft(reversed(rest))
+
+    def _read_call(self, region: CallRegion, *, closed: Event | None, end: int = 0) -> None:
+        """Turn a region into calls and go back to content."""
+        stop = closed.position + 1 if closed is not None else end
+        for call in region.read(self._tools, closed, stop, self._offset):
+            if isinstance(call, ParsedToolCall):
+                self._calls.append(call)
+                self._deltas.append(ParseDelta("tool_call", call=call))
+            else:
+                self._invalid.append(call)
+                self._deltas.append(ParseDelta("invalid_tool_call", call=call))
+        self._region = None
+        self._content.after_call()
+        self._state = _State.CONTENT
+
+    def _end(self) -> None:
+        """End the turn: by a stop token, or because the ids ran out."""
+        while self._state is _State.CALL:
+            self._settle_call(then=None)
+            while self._queue:
+                self._step(self._queue.popleft())
+        self._decide_content()
+        if self._state is _State.REASONING:
+            self._emit("reasoning", self._reasoning.end())
+        self._emit("content", self._content.end())
+        self._queue.clear()
+        self._state = _State.DONE
+
+    def _decide_content(self) -> None:
+        if self._state is _State.UNDECIDED:
+            self._state = _State.CONTENT
+            self._emit("content", self._content.add("".join(self._pending)))
+            self._pending.clear()
+
+    def _emit(self, kind: str, text: str) -> None:
+        if text:
+            self._deltas.append(ParseDelta("reasoning" if kind == "reasoning" else "content", text))
+
+    def _take_deltas(self) -> list[ParseDelta]:
+        deltas, self._deltas = self._deltas, []
+        return deltas

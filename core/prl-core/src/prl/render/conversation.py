@@ -1,0 +1,201 @@
+"""A conversation as renderers see it: the caller's messages, checked and brought to one shape."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from prl.contracts import CallView
+from prl.types import Message, RenderError, ToolSpec
+
+REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
+
+
+class Part(NamedTuple):
+    """One part of a message's content: `kind` is "text", "image" or "video"."""
+
+    kind: str
+    text: str = ""
+
+
+@dataclass(slots=True)
+class MessageView:
+    """One message in one shape.
+
+    `content` is the flattened text, None where the caller sent null or nothing. `parts` is set only where the content has
+    images or videos. `reasoning` is None where absent ("" is a value). `index` is the position in the caller's own list.
+    """
+
+    index: int
+    role: str
+    content: str | None = None
+    parts: tuple[Part, ...] | None = None
+    reasoning: str | None = None
+    calls: tuple[CallView, ...] = ()
+    tool_call_id: str | None = None
+    name: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The flattened text, "" where there is none."""
+        return self.content or ""
+
+
+@dataclass(slots=True)
+class Conversation:
+    """What a format writes from.
+
+    `messages[first:]` are written. In a bridge `is_bridge` is True, `messages[first - 1]` stands for the sampled turn, and
+    what came before it may be unknown. `memo` is scratch space for facts a format computes once per conversation.
+    """
+
+    messages: list[MessageView]
+    tools: Sequence[ToolSpec] | None = None
+    first: int = 0
+    is_bridge: bool = False
+    memo: dict[str, Any] = field(default_factory=dict)
+
+    def role(self, position: int) -> str:
+        """The role at a position, "" outside the conversation."""
+        return self.messages[position].role if 0 <= position < len(self.messages) else ""
+
+
+def view_messages(messages: Sequence[Message], *, start: int = 0) -> list[MessageView]:
+    """Check and view the caller's messages; indices begin at `start`. Nothing is mutated."""
+    return [view_message(message, start + i) for i, message in enumerate(messages)]
+
+
+def view_message(message: Mapping[str, Any], index: int) -> MessageView:
+    """Bring one message to one shape, or raise `RenderError` with its index."""
+    role = message.get("role") if isinstance(message, Mapping) else None
+    if not isinstance(role, str) or not role:
+        raise bad_message(index, "has no role", "give each message a `role` such as user, assistant, system or tool")
+    content = message.get("content")
+    parts: tuple[Part, ...] | None = None
+    if content is not None and not isinstance(content, str):
+        content, parts = _flatten(content, index)
+    view = MessageView(index, role, content, parts)
+    if role == "assistant":
+        view.reasoning = _reasoning(message, index)
+        calls = message.get("tool_calls")
+        if calls:
+            view.calls = tuple(_call(call, index, n) for n, call in enumerate(calls))
+    elif role == "tool":
+        view.tool_call_id = message.get("tool_call_id")
+    view.name = message.get("name")
+    return view
+
+
+def bad_message(index: int, problem: str, next_step: str) -> RenderError:
+    """Return a `RenderError` for the caller's message `index`."""
+    return RenderError(f"message {index} {problem}", where=f"messages[{index}]", next_step=next_step)
+
+
+def mapping_arguments(call: CallView, index: int) -> dict[str, Any]:
+    """Return a call's arguments as a mapping, decoding the JSON string of the OpenAI wire form."""
+    if isinstance(call.arguments, dict):
+        return call.arguments
+    try:
+        value = json.loads(call.arguments)
+    except ValueError as err:
+        raise bad_message(
+            index,
+            f"has a call to {call.name!r} whose arguments are not valid JSON ({err})",
+            "send the arguments as a mapping or as a JSON object in a string",
+        ) from err
+    if not isinstance(value, dict):
+        raise bad_message(
+            index,
+            f"has a call to {call.name!r} whose arguments are a JSON {type(value).__name__}, not an object",
+            "send the arguments as a mapping or as a JSON object in a string",
+        )
+    return value
+
+
+def dump_json(value: Any, index: int = -1) -> str:
+    """Write JSON as the vendors' templates do: non-ASCII kept, default separators (transformers' `tojson` filter)."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError) as err:
+        where = f"messages[{index}]" if index >= 0 else "tools"
+        raise RenderError(
+            f"a value cannot be written as JSON: {err}", where=where, next_step="use only JSON types in tools and arguments"
+        ) from err
+
+
+def _flatten(content: Any, index: int) -> tuple[str | None, tuple[Part, ...] | None]:
+    if not isinstance(content, Sequence) or isinstance(content, bytes):
+        raise bad_message(
+            index, f"has content of type {type(content).__name__}", "send text, null, or a list of {'type': 'text', ...} parts"
+        )
+    parts = tuple(_part(item, index, n) for n, item in enumerate(content))
+    text = "".join(part.text for part in parts)
+    return text, (_join_text(parts) if any(part.kind != "text" for part in parts) else None)
+
+
+def _join_text(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Join adjacent text parts."""
+    joined: list[Part] = []
+    for part in parts:
+        if joined and part.kind == joined[-1].kind == "text":
+            joined[-1] = Part("text", joined[-1].text + part.text)
+        else:
+            joined.append(part)
+    return tuple(joined)
+
+
+def _part(item: Any, index: int, n: int) -> Part:
+    if isinstance(item, str):
+        return Part("text", item)
+    if isinstance(item, Mapping):
+        kind = item.get("type")
+        if kind in ("image", "image_url", "input_image") or "image" in item or "image_url" in item:
+            return Part("image")
+        if kind in ("video", "video_url") or "video" in item:
+            return Part("video")
+        text = item.get("text")
+        if isinstance(text, str):
+            return Part("text", text)
+    raise bad_message(
+        index,
+        f"has a content part {n} that is neither text, image nor video",
+        "send parts such as {'type': 'text', 'text': ...}; nothing is dropped silently",
+    )
+
+
+def _reasoning(message: Mapping[str, Any], index: int) -> str | None:
+    found: dict[str, str] = {}
+    for field_name in REASONING_FIELDS:
+        value = message.get(field_name)
+        if value is None:
+            continue
+        if not isinstance(value, str):
+            raise bad_message(index, f"has `{field_name}` that is not text", "send reasoning as a string or null")
+        found[field_name] = value
+    if len(set(found.values())) > 1:
+        raise bad_message(
+            index, f"has different reasoning in {' and '.join(found)}", "send one of the fields, or the same text in both"
+        )
+    return next(iter(found.values()), None)
+
+
+def _call(call: Any, index: int, n: int) -> CallView:
+    function = (call.get("function") or call) if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise bad_message(
+            index, f"has a tool call {n} without a function name", "send calls as {'function': {'name': ..., 'arguments': ...}}"
+        )
+    arguments = function.get("arguments")
+    if arguments is None or arguments == "":
+        arguments = {}
+    if not isinstance(arguments, str | dict):
+        if not isinstance(arguments, Mapping):
+            raise bad_message(
+                index,
+                f"has a tool call {n} whose arguments are of type {type(arguments).__name__}",
+                "send the arguments as a mapping or as a JSON object in a string",
+            )
+        arguments = dict(arguments)
+    return CallView(function["name"], arguments, call.get("id"))

@@ -1,0 +1,61 @@
+"""What a family says about its format. Core does everything else."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+from prl.contracts import ReasoningCodec, ToolCodec
+from prl.render.conversation import Conversation, MessageView
+from prl.render.options import RendererOptions
+from prl.render.writer import Writer
+
+
+class ChatFormat(ABC):
+    """One family's format, as pieces.
+
+    turn_opener: the control token that begins every turn (where the search for open reasoning in a prompt ends).
+    stop_tokens: control tokens that end an assistant turn; the first is the template's own close.
+    reasoning, tool_codec: the family's codecs, None where it has none.
+    content_strip: characters the template strips from both ends of assistant content (None: white space, "": nothing).
+    media: kinds of content parts other than text that the family takes ("image", "video").
+    """
+
+    turn_opener: ClassVar[str]
+    stop_tokens: ClassVar[tuple[str, ...]]
+    reasoning: ReasoningCodec | None = None
+    tool_codec: ToolCodec | None = None
+    content_strip: ClassVar[str | None] = ""
+    media: ClassVar[frozenset[str]] = frozenset()
+    is_prefix_stable: bool = False
+
+    def __init__(self, options: RendererOptions) -> None:
+        self.options = options
+
+    def check(self, conversation: Conversation) -> None:  # noqa: B027 (most formats have nothing to refuse)
+        """Raise `RenderError` for conversations that the vendor's template refuses. Not called for bridges."""
+
+    @abstractmethod
+    def write_preamble(self, out: Writer, conversation: Conversation) -> None:
+        """Write what stands before the first message (BOS, tools, a default system turn)."""
+
+    @abstractmethod
+    def write_message(self, out: Writer, conversation: Conversation, position: int) -> None:
+        """Write `conversation.messages[position]`, the same for renders and bridges."""
+
+    @abstractmethod
+    def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
+        """Open the assistant turn that is to be sampled."""
+
+    def can_bridge(self, conversation: Conversation) -> bool:
+        """Whether the new messages can be written without knowing what came before (`messages[:first]` is what is known)."""
+        return True
+
+    def is_query(self, message: MessageView) -> bool:
+        """Whether a message begins a new query, after which the template may drop earlier reasoning."""
+        return message.role == "user"
+
+    @property
+    def drops_reasoning(self) -> bool:
+        """Whether a new query makes the template rewrite earlier turns' reasoning, under this format's options."""
+        return self.reasoning is not None and self.options.thinking_retention != "all"

@@ -1,0 +1,200 @@
+"""The renderer of every family that describes itself as a `ChatFormat`: render, bridge, parse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prl.parse import CompletionParser, Grammar, ReasoningState
+from prl.render.conversation import Conversation, MessageView, bad_message, view_messages
+from prl.render.format import ChatFormat
+from prl.render.runs import RunEncoder
+from prl.render.writer import Piece, Writer
+from prl.tokenizer import Tokenizer
+from prl.types import (
+    NO_MESSAGE,
+    Kind,
+    Message,
+    ParsedResponse,
+    RenderedTokens,
+    RenderError,
+    Span,
+    TokenizerError,
+    ToolSpec,
+)
+
+
+class ChatRenderer:
+    """One format on one tokenizer. Thread-safe; holds no conversation."""
+
+    def __init__(self, name: str, tokenizer: Tokenizer, chat_format: ChatFormat, control_tokens: Sequence[str]) -> None:
+        self.name = name
+        self.tokenizer = tokenizer
+        self.format = chat_format
+        self._controls = control_ids(name, tokenizer, control_tokens)
+        self._encoder = RunEncoder(tokenizer)
+        self._stop_ids = [self._controls[token] for token in chat_format.stop_tokens]
+        self._grammar = Grammar.build(
+            tokenizer,
+            opener=self._controls[chat_format.turn_opener],
+            stop_ids=self._stop_ids,
+            reasoning=chat_format.reasoning,
+            tool_codec=chat_format.tool_codec,
+            content_strip=chat_format.content_strip,
+        )
+        self._turn_end = self._find_turn_end()
+        prompt, _ = self._assemble(self._generation_pieces(Conversation([])))
+        self._prompt_state = self._grammar.state_after(prompt)
+
+    @property
+    def is_prefix_stable(self) -> bool:
+        """Whether full renders of completed turns stay prefixes when turns are appended."""
+        return self.format.is_prefix_stable
+
+    def render(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None, add_generation_prompt: bool = False
+    ) -> RenderedTokens:
+        """Turn a conversation into ids and spans; raise `RenderError` naming the message index."""
+        conversation = Conversation(view_messages(messages), tools or None)
+        if not conversation.messages:
+            raise RenderError("there are no messages to render", where="messages", next_step="give at least one message")
+        self._refuse_media(conversation)
+        self.format.check(conversation)
+        out = self._writer()
+        self.format.write_preamble(out, conversation)
+        for position in range(len(conversation.messages)):
+            self.format.write_message(out, conversation, position)
+        if add_generation_prompt:
+            out.begin(None)
+            self.format.write_generation_prompt(out, conversation)
+        ids, spans = self._assemble(out.pieces)
+        return RenderedTokens(ids, spans, tuple(view.role for view in conversation.messages))
+
+    def render_ids(
+        self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None, add_generation_prompt: bool = False
+    ) -> list[int]:
+        """Return the ids of `render`, without spans."""
+        return self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt).token_ids
+
+    def bridge_to_next_turn(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        history: Sequence[Message] | None = None,
+    ) -> RenderedTokens | None:
+        """Extend a rollout verbatim by new messages, or None where the template would rewrite what came before."""
+        views = view_messages(new_messages)
+        if not views or any(view.role == "assistant" for view in views):
+            return None
+        if self._rewrites_history(prompt_ids, completion_ids, views):
+            return None
+        earlier = view_messages(history) if history else [MessageView(NO_MESSAGE, "assistant", "")]
+        conversation = Conversation(earlier + views, tools or None, first=len(earlier), is_bridge=True)
+        self._refuse_media(conversation)
+        if not self.format.can_bridge(conversation):
+            return None
+        out = self._writer()
+        for position in range(conversation.first, len(conversation.messages)):
+            self.format.write_message(out, conversation, position)
+        out.begin(None)
+        self.format.write_generation_prompt(out, conversation)
+        start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
+        ids = [*prompt_ids, *completion_ids]
+        spans = [Span(0, start, NO_MESSAGE, Kind.SCAFFOLD)] if start else []
+        if end > start:
+            spans.append(Span(start, end, NO_MESSAGE, Kind.SAMPLED))
+        closing = self._closing_pieces(prompt_ids, completion_ids)
+        self._encoder.assemble([*closing, *out.pieces], ids, spans)
+        return RenderedTokens(ids, spans, tuple(view.role for view in views))
+
+    def parse_response(
+        self, completion_ids: Sequence[int], *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
+    ) -> ParsedResponse:
+        """Read a completion; never raises on any id sequence. `prompt_ids` tell whether reasoning was open."""
+        parser = self.stream_parser(tools=tools, prompt_ids=prompt_ids)
+        parser.feed(completion_ids)
+        return parser.finish()
+
+    def stream_parser(
+        self, *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
+    ) -> CompletionParser:
+        """Return a parser for one completion that arrives in pieces."""
+        state = self._prompt_state if prompt_ids is None else self._grammar.state_after(prompt_ids)
+        return CompletionParser(self._grammar, state, tools, offset=len(prompt_ids) if prompt_ids is not None else 0)
+
+    def get_stop_token_ids(self) -> list[int]:
+        """Return the ids that end an assistant turn; the first is the template's own close."""
+        return list(self._stop_ids)
+
+    def _writer(self) -> Writer:
+        return Writer(self._controls, self.format.options.content_tokens, self.tokenizer.added_pattern)
+
+    def _assemble(self, pieces: Sequence[Piece]) -> tuple[list[int], list[Span]]:
+        ids: list[int] = []
+        spans: list[Span] = []
+        self._encoder.assemble(pieces, ids, spans)
+        return ids, spans
+
+    def _generation_pieces(self, conversation: Conversation) -> list[Piece]:
+        out = self._writer()
+        self.format.write_generation_prompt(out, conversation)
+        return out.pieces
+
+    def _find_turn_end(self) -> tuple[list[Piece], list[Piece]]:
+        """Return the close of an assistant turn and what follows it, by writing an empty one that another turn follows.
+
+        The close is scaffold here: where a bridge has to add it, nobody sampled it.
+        """
+        out = self._writer()
+        neighbours = [MessageView(NO_MESSAGE, "assistant", ""), MessageView(NO_MESSAGE, "user", "")]
+        self.format.write_message(out, Conversation(neighbours, is_bridge=True), 0)
+        last = max((n for n, piece in enumerate(out.pieces) if piece.kind & Kind.SAMPLED), default=len(out.pieces) - 1)
+        close, tail = out.pieces[last : last + 1], out.pieces[last + 1 :]
+        close = [piece._replace(kind=int(Kind.SCAFFOLD)) for piece in close if piece.control in self._stop_ids]
+        return close, tail
+
+    def _closing_pieces(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> list[Piece]:
+        """Return what stands between the completion and the next message: one close where the turn was cut, never two."""
+        close, tail = self._turn_end
+        if completion_ids and completion_ids[-1] in self._stop_ids:
+            return tail
+        pieces = [*close, *tail]
+        codec = self.format.reasoning
+        if codec is not None and self._grammar.state_after(prompt_ids, completion_ids) is ReasoningState.OPEN:
+            out = self._writer()
+            out.text(codec.before_close)
+            out.control(codec.close)
+            out.text(codec.after_close)
+            pieces = out.pieces + pieces
+        return pieces
+
+    def _rewrites_history(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], new: list[MessageView]) -> bool:
+        """Whether a new query would make the template drop reasoning that the ids contain."""
+        if not self.format.drops_reasoning or not any(self.format.is_query(view) for view in new):
+            return False
+        return any(marker in completion_ids or marker in prompt_ids for marker in self._grammar.reasoning_ids)
+
+    def _refuse_media(self, conversation: Conversation) -> None:
+        for view in conversation.messages:
+            for part in view.parts or ():
+                if part.kind != "text" and part.kind not in self.format.media:
+                    raise bad_message(
+                        view.index,
+                        f"holds a part of kind {part.kind!r}, which renderer {self.name!r} cannot place",
+                        "use the family's vision renderer, or send text only",
+                    )
+
+
+def control_ids(name: str, tokenizer: Tokenizer, tokens: Sequence[str]) -> dict[str, int]:
+    """Return the ids of a renderer's control tokens, or raise `TokenizerError` naming those the tokenizer lacks."""
+    found = {token: tokenizer.token_id(token) for token in tokens}
+    missing = [token for token, token_id in found.items() if token_id is None]
+    if missing:
+        raise TokenizerError(
+            f"the tokenizer lacks control tokens that renderer {name!r} needs: {' '.join(missing)}",
+            where=f"tokenizer {tokenizer.name_or_path or '(unnamed)'}",
+            next_step="check that the tokenizer and the renderer are of one model family (renderer = \"auto\" picks by model id)",
+        )
+    return {token: token_id for token, token_id in found.items() if token_id is not None}
