@@ -54,14 +54,6 @@ class HermesCodec:
             out.text("}\n")
             out.control(CLOSE)
 
-    def is_complete(self, region: str) -> bool:
-        """Whether the region is one JSON object."""
-        try:
-            load_object(region)
-        except CallSyntaxError:
-            return False
-        return True
-
     def is_inside_value(self, region: str) -> bool:
         """Whether the JSON stands inside a string."""
         return is_inside_string(region)
@@ -109,11 +101,6 @@ class QwenXmlCodec:
                 out.text("\n</parameter>\n")
             out.text("</function>\n")
             out.control(CLOSE)
-
-    def is_complete(self, region: str) -> bool:
-        """Whether the region holds whole functions."""
-        text = region.strip()
-        return text.startswith("<function=") and text.endswith("</function>")
 
     def is_inside_value(self, region: str) -> bool:
         """Whether a parameter is still open."""

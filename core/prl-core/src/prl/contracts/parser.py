@@ -61,16 +61,15 @@ class ToolCodec(Protocol):
         """Write all calls of one turn, markers included; `after_text` says whether content stands before them."""
         ...
 
-    def is_complete(self, region: str) -> bool:
-        """Whether this text is a whole, well-formed region."""
+    def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
+        """Read the calls of one region, at least one; never raises. Types of untyped values follow the tool's schema.
+
+        A region that is cut off is one call with an error.
+        """
         ...
 
     def is_inside_value(self, region: str) -> bool:
-        """Whether a marker that follows this text may be part of a value (a string that merely contains it)."""
-        ...
-
-    def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
-        """Read the calls of one region; never raises. Types of untyped values follow the tool's schema."""
+        """Whether a marker that follows this malformed region may be part of a value (a string that merely contains it)."""
         ...
 
     def trim_before(self, space: str) -> str:

@@ -29,15 +29,18 @@ class Mark(Enum):
     STOP = "stop"
 
 
+_NO_MARK = (None, "")
+
+
 @dataclass(frozen=True)
 class Grammar:
     """One format's completion grammar on one tokenizer.
 
-    `marks` are markers with an id of their own; `text_marks` those that the vocabulary spells in ordinary tokens, found in
+    `marks` are markers with an id of their own and their spelling; `text_marks` those that the vocabulary spells in ordinary tokens, found in
     the text by `text_pattern`.
     """
 
-    marks: Mapping[int, Mark]
+    marks: Mapping[int, tuple[Mark, str]]
     text_marks: Mapping[str, Mark]
     text_pattern: re.Pattern[str] | None
     reasoning: ReasoningCodec | None
@@ -64,14 +67,15 @@ class Grammar:
             wanted += [(reasoning.open, Mark.THINK), (reasoning.close, Mark.END_THINK)]
         if tool_codec is not None:
             wanted += [(tool_codec.open, Mark.CALL), (tool_codec.close, Mark.END_CALL)]
-        marks: dict[int, Mark] = dict.fromkeys(stop_ids, Mark.STOP)
+        table = tokenizer.token_bytes
+        marks = {token: (Mark.STOP, table[token].decode("utf-8", "replace")) for token in stop_ids}
         text_marks: dict[str, Mark] = {}
         for marker, mark in wanted:
             token = tokenizer.token_id(marker)
             if token is None:
                 text_marks[marker] = mark
             else:
-                marks.setdefault(token, mark)
+                marks.setdefault(token, (mark, marker))
         longest_first = sorted(text_marks, key=len, reverse=True)
         return cls(
             marks=marks,
@@ -81,8 +85,8 @@ class Grammar:
             tool_codec=tool_codec,
             content_strip=content_strip,
             opener=opener,
-            token_bytes=tokenizer.token_bytes,
-            reasoning_ids=tuple(i for i, mark in marks.items() if mark in (Mark.THINK, Mark.END_THINK)),
+            token_bytes=table,
+            reasoning_ids=tuple(i for i, (mark, _) in marks.items() if mark in (Mark.THINK, Mark.END_THINK)),
         )
 
     def state_after(self, *id_lists: Sequence[int]) -> ReasoningState:
@@ -96,7 +100,7 @@ class Grammar:
             for token in reversed(ids):
                 if token == self.opener:
                     return ReasoningState.UNDECIDED
-                mark = self.marks.get(token)
+                mark, _ = self.marks.get(token, _NO_MARK)
                 if mark is Mark.THINK:
                     return ReasoningState.OPEN
                 if mark is Mark.END_THINK:

@@ -30,7 +30,7 @@ def load_value(text: str) -> Any:
     """Read one JSON value as `load_object` does."""
     stripped = text.strip()
     try:
-        value = json.loads(stripped, parse_constant=_refuse_constant)
+        value = _STRICT.decode(stripped)
     except (ValueError, RecursionError) as err:
         value = _load_literal(stripped, err)
     if _SURROGATE not in stripped.lower():
@@ -58,6 +58,9 @@ def is_inside_string(text: str) -> bool:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise CallSyntaxError(f"{name} is not JSON")
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _load_literal(text: str, cause: Exception) -> Any:

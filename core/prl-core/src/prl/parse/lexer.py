@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from prl.parse.grammar import Grammar, Mark
 
+_Utf8Decoder = codecs.getincrementaldecoder("utf-8")
 _UNKNOWN = "\ufffd".encode()
 
 
@@ -27,54 +28,66 @@ class Lexer:
 
     def __init__(self, grammar: Grammar) -> None:
         self._grammar = grammar
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._decoder = _Utf8Decoder("replace")
         self.position = 0
+        self._open = False
         self._held = ""
         self._held_at = 0
 
-    def feed(self, ids: Sequence[int]) -> Iterator[Event]:
-        """Yield what became certain. Text that may be the beginning of a spelled-out marker is held back."""
+    def feed(self, ids: Sequence[int]) -> list[Event]:
+        """Return what became certain. Text that may be the beginning of a spelled-out marker is held back."""
         marks = self._grammar.marks
-        begin = 0
-        for position in [n for n, token in enumerate(ids) if token in marks]:
-            yield from self._text(ids[begin:position], begin, final=True)
-            token = ids[position]
-            yield Event(marks[token], self._spell((token,)).decode("utf-8", "replace"), self.position + position)
-            begin = position + 1
-        yield from self._text(ids[begin:], begin, final=False)
-        self.position += len(ids)
-
-    def finish(self) -> Iterator[Event]:
-        """Yield what was held back."""
-        yield from self._text((), 0, final=True)
-
-    def _spell(self, ids: Sequence[int]) -> bytes:
         table = self._grammar.token_bytes
         if ids and (min(ids) < 0 or max(ids) >= len(table)):
-            return b"".join([table[token] if 0 <= token < len(table) else _UNKNOWN for token in ids])
-        return b"".join([table[token] for token in ids])
+            spelled = [table[token] if 0 <= token < len(table) else _UNKNOWN for token in ids]
+        else:
+            spelled = [table[token] for token in ids]
+        events: list[Event] = []
+        begin = 0
+        for position in [n for n, token in enumerate(ids) if token in marks]:
+            if position > begin or self._open:
+                self._text(events, b"".join(spelled[begin:position]), begin, final=True)
+            mark, text = marks[ids[position]]
+            events.append(Event(mark, text, self.position + position))
+            begin = position + 1
+        if begin < len(spelled):
+            self._text(events, b"".join(spelled[begin:]), begin, final=False)
+            self._open = True
+        self.position += len(ids)
+        return events
 
-    def _text(self, ids: Sequence[int], begin: int, *, final: bool) -> Iterator[Event]:
-        text = self._decoder.decode(self._spell(ids), final)
+    def finish(self) -> list[Event]:
+        """Return what was held back."""
+        events: list[Event] = []
+        self._text(events, b"", 0, final=True)
+        return events
+
+    def _text(self, events: list[Event], data: bytes, begin: int, *, final: bool) -> None:
+        text = self._decoder.decode(data, final)
+        self._open = False
         position = self.position + begin
+        if self._grammar.text_pattern is not None:
+            self._search(events, text, position, final=final)
+        elif text:
+            events.append(Event(None, text, position))
+
+    def _search(self, events: list[Event], text: str, position: int, *, final: bool) -> None:
+        """Find markers that the vocabulary spells in ordinary tokens."""
         pattern = self._grammar.text_pattern
-        if pattern is None:
-            if text:
-                yield Event(None, text, position)
-            return
+        assert pattern is not None
         if self._held:
             text, position = self._held + text, self._held_at
             self._held = ""
         cursor = 0
         for match in pattern.finditer(text):
             if match.start() > cursor:
-                yield Event(None, text[cursor : match.start()], position)
-            yield Event(self._grammar.text_marks[match.group()], match.group(), position)
+                events.append(Event(None, text[cursor : match.start()], position))
+            events.append(Event(self._grammar.text_marks[match.group()], match.group(), position))
             cursor = match.end()
         rest = text[cursor:]
         keep = 0 if final else self._undecided(rest)
         if len(rest) > keep:
-            yield Event(None, rest[: len(rest) - keep], position)
+            events.append(Event(None, rest[: len(rest) - keep], position))
         if keep:
             self._held, self._held_at = rest[len(rest) - keep :], position
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prl.contracts import ToolCodec
+from prl.contracts import ReadCall, ToolCodec
 from prl.parse.grammar import Mark
 from prl.parse.lexer import Event
 from prl.types import InvalidToolCall, ParsedToolCall, ToolSpec
@@ -19,6 +19,7 @@ class CallRegion:
         self._codec = codec
         self._opened = opened
         self._events: list[Event] = []
+        self._calls: list[ReadCall] = []
         self._closes = 0
         self.start = opened.position
         self.closed_by: Event | None = None
@@ -32,10 +33,10 @@ class CallRegion:
         """Take text, or a marker that is part of a value."""
         self._events.append(event)
 
-    def ends_here(self) -> bool:
-        """Whether a marker that comes now ends the region."""
-        text = self.text
-        return self._codec.is_complete(text) or (not self._closes and not self._codec.is_inside_value(text))
+    def ends_here(self, tools: Sequence[ToolSpec] | None) -> bool:
+        """Whether a marker that comes now ends the region: it is well-formed, or no value is open that could hold the marker."""
+        self._calls = self._codec.read(self.text, tools)
+        return _well_formed(self._calls) or (not self._closes and not self._codec.is_inside_value(self.text))
 
     def defer(self, event: Event) -> bool:
         """Take a close marker as part of a value; False when that was assumed too often to go on."""
@@ -43,33 +44,35 @@ class CallRegion:
         self._closes += 1
         return self._closes < _MAX_DEFERRALS
 
-    def settle(self) -> list[Event]:
+    def settle(self, tools: Sequence[ToolSpec] | None) -> list[Event]:
         """Give up waiting: if the text is not whole, end at the first close marker. Return the events after it."""
-        if not self._closes or self._codec.is_complete(self.text):
+        self._calls = self._codec.read(self.text, tools)
+        if not self._closes or _well_formed(self._calls):
             return []
         first = next(n for n, event in enumerate(self._events) if event.mark is Mark.END_CALL)
         rest = self._events[first + 1 :]
         self.closed_by = self._events[first]
         self._events = self._events[:first]
+        self._calls = self._codec.read(self.text, tools)
         return rest
 
-    def read(
-        self, tools: Sequence[ToolSpec] | None, closed: Event | None, end: int, offset: int
-    ) -> Iterator[ParsedToolCall | InvalidToolCall]:
+    def calls(self, closed: Event | None, end: int, offset: int) -> Iterator[ParsedToolCall | InvalidToolCall]:
         """Yield the calls. `end` is the token after the region, `offset` the tokens before the completion.
 
         Ids come from the position of the call in the conversation, so that they are unique in a rollout and the same in every
         chunking.
         """
-        text = self.text
-        calls = self._codec.read(text, tools)
-        whole = self._opened.text + text + (closed.text if closed is not None else "")
         span = (self.start, end)
-        if not calls:
-            yield InvalidToolCall(whole, "the region holds no call", span)
-        for n, call in enumerate(calls):
-            if call.arguments is None:
-                yield InvalidToolCall(whole if len(calls) == 1 else call.raw, call.error or "malformed call", span)
-            else:
+        for n, call in enumerate(self._calls):
+            if call.arguments is not None:
                 suffix = f"_{n}" if n else ""
                 yield ParsedToolCall(call.id or f"call_{offset + self.start}{suffix}", call.name, call.arguments, span)
+            else:
+                raw = call.raw
+                if len(self._calls) == 1:
+                    raw = self._opened.text + self.text + (closed.text if closed is not None else "")
+                yield InvalidToolCall(raw, call.error or "malformed call", span)
+
+
+def _well_formed(calls: Sequence[ReadCall]) -> bool:
+    return all(call.arguments is not None for call in calls)

@@ -79,7 +79,7 @@ class CompletionParser:
 
     def _handle(self, events: Iterable[Event]) -> None:
         for event in events:
-            self._queue.append(event)
+            self._step(event)
             while self._queue:
                 self._step(self._queue.popleft())
 
@@ -155,11 +155,11 @@ class CompletionParser:
         if event.mark is Mark.STOP:
             self._settle_call(then=event)
         elif event.mark is Mark.END_CALL:
-            if region.ends_here():
+            if region.ends_here(self._tools):
                 self._read_call(region, closed=event)
             elif not region.defer(event):
                 self._settle_call(then=None)
-        elif event.mark is Mark.CALL and region.ends_here():
+        elif event.mark is Mark.CALL and region.ends_here(self._tools):
             self._read_call(region, closed=None, end=event.position)
             self._queue.appendleft(event)
         else:
@@ -169,7 +169,7 @@ class CompletionParser:
         """End a region that was never properly closed: up to its first close marker if it had one, else whole."""
         region = self._region
         assert region is not None
-        rest = region.settle()
+        rest = region.settle(self._tools)
         if then is not None:
             rest.append(then)
         end = then.position if then is not None else self._lexer.position
@@ -179,7 +179,7 @@ class CompletionParser:
     def _read_call(self, region: CallRegion, *, closed: Event | None, end: int = 0) -> None:
         """Turn a region into calls and go back to content."""
         stop = closed.position + 1 if closed is not None else end
-        for call in region.read(self._tools, closed, stop, self._offset):
+        for call in region.calls(closed, stop, self._offset):
             if isinstance(call, ParsedToolCall):
                 self._calls.append(call)
                 self._deltas.append(ParseDelta("tool_call", call=call))

@@ -42,7 +42,7 @@ class ChatRenderer:
             content_strip=chat_format.content_strip,
         )
         self._turn_end = self._find_turn_end()
-        prompt, _ = self._assemble(self._generation_pieces(Conversation([])))
+        prompt, _ = self._encoder.assemble(self._generation_pieces(Conversation([])))
         self._prompt_state = self._grammar.state_after(prompt)
 
     @property
@@ -66,8 +66,8 @@ class ChatRenderer:
         if add_generation_prompt:
             out.begin(None)
             self.format.write_generation_prompt(out, conversation)
-        ids, spans = self._assemble(out.pieces)
-        return RenderedTokens(ids, spans, tuple(view.role for view in conversation.messages))
+        ids, spans = self._encoder.assemble(out.pieces)
+        return RenderedTokens(ids, spans, tuple([view.role for view in conversation.messages]))
 
     def render_ids(
         self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None, add_generation_prompt: bool = False
@@ -101,13 +101,12 @@ class ChatRenderer:
         out.begin(None)
         self.format.write_generation_prompt(out, conversation)
         start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
-        ids = [*prompt_ids, *completion_ids]
+        tail, tail_spans = self._encoder.assemble([*self._closing_pieces(prompt_ids, completion_ids), *out.pieces], end)
+        ids = [*prompt_ids, *completion_ids, *tail]
         spans = [Span(0, start, NO_MESSAGE, Kind.SCAFFOLD)] if start else []
         if end > start:
             spans.append(Span(start, end, NO_MESSAGE, Kind.SAMPLED))
-        closing = self._closing_pieces(prompt_ids, completion_ids)
-        self._encoder.assemble([*closing, *out.pieces], ids, spans)
-        return RenderedTokens(ids, spans, tuple(view.role for view in views))
+        return RenderedTokens(ids, spans + tail_spans, tuple([view.role for view in views]))
 
     def parse_response(
         self, completion_ids: Sequence[int], *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
@@ -130,12 +129,6 @@ class ChatRenderer:
 
     def _writer(self) -> Writer:
         return Writer(self._controls, self.format.options.content_tokens, self.tokenizer.added_pattern)
-
-    def _assemble(self, pieces: Sequence[Piece]) -> tuple[list[int], list[Span]]:
-        ids: list[int] = []
-        spans: list[Span] = []
-        self._encoder.assemble(pieces, ids, spans)
-        return ids, spans
 
     def _generation_pieces(self, conversation: Conversation) -> list[Piece]:
         out = self._writer()

@@ -7,6 +7,7 @@ belongs to the piece that holds its first byte.
 from __future__ import annotations
 
 import threading
+from bisect import bisect_right
 from collections.abc import Sequence
 
 from prl.render.writer import Piece
@@ -45,6 +46,10 @@ class RunCache:
             self._chars += len(text)
 
 
+Mark = tuple[int, Piece]
+"""Where a piece's tokens end, and the piece."""
+
+
 class RunEncoder:
     """Encodes the runs of one tokenizer, with its cache."""
 
@@ -52,34 +57,39 @@ class RunEncoder:
         self._tokenizer = tokenizer
         self._cache = RunCache()
 
-    def assemble(self, pieces: Sequence[Piece], ids: list[int], spans: list[Span]) -> None:
-        """Append the pieces' ids and spans to `ids` and `spans`."""
-        runs, groups = _group(pieces)
-        encoded = self._encode(runs)
-        for control, run in groups:
-            if run >= 0:
-                members, text = runs[run]
-                run_ids = encoded.get(text)
-                if run_ids is None or (len(members) > 1 and not self._tokenizer.is_lossless(text)):
-                    self._add_guarded(members, text, ids, spans)
-                elif len(members) == 1:
-                    _extend(spans, len(ids), len(ids) + len(run_ids), members[0])
-                    ids += run_ids
-                else:
-                    self._add_shared(members, run_ids, ids, spans)
-            if control is not None:
-                _extend(spans, len(ids), len(ids) + 1, control)
-                ids.append(control.control)
+    def assemble(self, pieces: Sequence[Piece], base: int = 0) -> tuple[list[int], list[Span]]:
+        """Return the pieces' ids, and their spans for ids that begin at token `base`."""
+        groups = _group(pieces)
+        encoded = self._encode([group for group in groups if type(group) is list])
+        ids: list[int] = []
+        marks: list[Mark] = []
+        for group in groups:
+            if type(group) is not list:
+                ids.append(group[0])
+                marks.append((len(ids), group))
+                continue
+            text = _text_of(group)
+            run_ids = encoded.get(text)
+            if run_ids is None or (len(group) > 1 and not self._tokenizer.is_lossless(text)):
+                self._add_guarded(group, text, ids, marks)
+            elif len(group) == 1:
+                ids += run_ids
+                marks.append((len(ids), group[0]))
+            else:
+                self._add_shared(group, run_ids, len(ids), marks)
+                ids += run_ids
+        return ids, _spans(marks, base)
 
-    def _encode(self, runs: list[tuple[list[Piece], str]]) -> dict[str, list[int]]:
+    def _encode(self, runs: list[list[Piece]]) -> dict[str, list[int]]:
         """Return ids by text, for every run that the tokenizer may encode as the vendor does."""
         known: dict[str, list[int]] = {}
         missing: dict[str, None] = {}
         pattern = self._tokenizer.added_pattern
-        for members, text in runs:
+        for members in runs:
+            text = _text_of(members)
             if text in known:
                 continue
-            if pattern is not None and any(piece.literal for piece in members) and pattern.search(text):
+            if pattern is not None and pattern.search(text) and any([piece.literal for piece in members]):
                 continue
             ids = self._cache.get(text)
             if ids is None:
@@ -93,50 +103,41 @@ class RunEncoder:
                 self._cache.put(text, ids)
         return known
 
-    def _add_shared(self, members: list[Piece], run_ids: list[int], ids: list[int], spans: list[Span]) -> None:
+    def _add_shared(self, members: list[Piece], run_ids: list[int], base: int, marks: list[Mark]) -> None:
         """Share a run's ids out by byte lengths, walking from both ends towards the longest piece."""
         lengths = self._tokenizer.byte_lengths
         sizes = [len(piece.text) for piece in members]
         longest = sizes.index(max(sizes))
-        borders = [0]
-        walked, taken = 0, 0
-        border = 0
+        walked, taken, border = 0, 0, 0
         for piece in members[:longest]:
             border += len(piece.text.encode())
             while walked < border and taken < len(run_ids):
                 walked += lengths[run_ids[taken]]
                 taken += 1
-            borders.append(taken)
-        tail: list[int] = []
-        walked, kept = 0, len(run_ids)
-        border = 0
-        for piece in reversed(members[longest + 1 :]):
+            marks.append((base + taken, piece))
+        walked, kept, border = 0, len(run_ids), 0
+        tail: list[Mark] = []
+        for piece in members[:longest:-1]:
+            tail.append((base + kept, piece))
             border += len(piece.text.encode())
             while kept > taken and walked + lengths[run_ids[kept - 1]] <= border:
                 kept -= 1
                 walked += lengths[run_ids[kept]]
-            tail.append(kept)
-        borders += reversed(tail)
-        borders.append(len(run_ids))
-        base = len(ids)
-        for n, piece in enumerate(members):
-            _extend(spans, base + borders[n], base + borders[n + 1], piece)
-        ids += run_ids
+        marks.append((base + kept, members[longest]))
+        marks += reversed(tail)
 
-    def _add_guarded(self, members: list[Piece], text: str, ids: list[int], spans: list[Span]) -> None:
+    def _add_guarded(self, members: list[Piece], text: str, ids: list[int], marks: list[Mark]) -> None:
         """Add a run by character offsets: where literal text spells control tokens, or the normalizer changes the text."""
-        starts: list[int] = []
-        position = 0
-        for piece in members:
-            starts.append(position)
-            position += len(piece.text)
+        starts = [0]
+        for piece in members[:-1]:
+            starts.append(starts[-1] + len(piece.text))
         cursor = 0
         for begin, end, token in self._template_tokens(members, starts, text):
-            self._add_ordinary(members, starts, text, cursor, begin, ids, spans)
-            _extend(spans, len(ids), len(ids) + 1, members[_piece_at(starts, begin)])
+            self._add_ordinary(members, starts, text, (cursor, begin), ids, marks)
             ids.append(token)
+            marks.append((len(ids), members[_piece_at(starts, begin)]))
             cursor = end
-        self._add_ordinary(members, starts, text, cursor, len(text), ids, spans)
+        self._add_ordinary(members, starts, text, (cursor, len(text)), ids, marks)
 
     def _template_tokens(self, members: list[Piece], starts: list[int], text: str) -> list[tuple[int, int, int]]:
         """Return (start, end, id) of the added tokens that touch no literal piece."""
@@ -153,54 +154,56 @@ class RunEncoder:
         return found
 
     def _add_ordinary(
-        self, members: list[Piece], starts: list[int], text: str, begin: int, end: int, ids: list[int], spans: list[Span]
+        self, members: list[Piece], starts: list[int], text: str, part: tuple[int, int], ids: list[int], marks: list[Mark]
     ) -> None:
+        """Add a part of a run as plain text."""
+        begin, end = part
         if begin == end:
             return
         new_ids, offsets = self._tokenizer.encode_with_offsets(text[begin:end], ordinary=True)
         for token, (start, _) in zip(new_ids, offsets, strict=True):
-            _extend(spans, len(ids), len(ids) + 1, members[_piece_at(starts, begin + start)])
             ids.append(token)
+            marks.append((len(ids), members[_piece_at(starts, begin + start)]))
 
 
-def _group(pieces: Sequence[Piece]) -> tuple[list[tuple[list[Piece], str]], list[tuple[Piece | None, int]]]:
-    """Split pieces into runs of text and the control tokens after them: (control or None, index of the run or -1)."""
-    runs: list[tuple[list[Piece], str]] = []
-    groups: list[tuple[Piece | None, int]] = []
+def _group(pieces: Sequence[Piece]) -> list[Piece | list[Piece]]:
+    """Gather adjacent text pieces to runs; control tokens stand between them."""
+    groups: list[Piece | list[Piece]] = []
     members: list[Piece] = []
-
-    def close(control: Piece | None) -> None:
-        nonlocal members
-        if members:
-            runs.append((members, members[0].text if len(members) == 1 else "".join([m.text for m in members])))
-            groups.append((control, len(runs) - 1))
-            members = []
-        elif control is not None:
-            groups.append((control, -1))
-
     for piece in pieces:
-        if piece.control < 0:
+        if piece[0] < 0:
             members.append(piece)
-        else:
-            close(piece)
-    close(None)
-    return runs, groups
+            continue
+        if members:
+            groups.append(members)
+            members = []
+        groups.append(piece)
+    if members:
+        groups.append(members)
+    return groups
+
+
+def _text_of(members: list[Piece]) -> str:
+    return members[0][1] if len(members) == 1 else "".join([piece[1] for piece in members])
 
 
 def _piece_at(starts: list[int], position: int) -> int:
-    for n in range(len(starts) - 1, 0, -1):
-        if starts[n] <= position:
-            return n
-    return 0
+    return bisect_right(starts, position) - 1
 
 
-def _extend(spans: list[Span], start: int, end: int, piece: Piece) -> None:
-    """Add a span, or lengthen the last one where owner and kind are the same."""
-    if start == end:
-        return
-    if spans:
-        last = spans[-1]
-        if last.message == piece.owner and last.kind == piece.kind:
-            spans[-1] = Span(last.start, end, piece.owner, last.kind)
-            return
-    spans.append(Span(start, end, piece.owner, _KINDS[piece.kind]))
+def _spans(marks: list[Mark], base: int) -> list[Span]:
+    """Turn marks into spans; neighbours of the same owner and kind are one."""
+    spans: list[Span] = []
+    start = end = 0
+    owner = kind = -1
+    for mark_end, piece in marks:
+        if mark_end == end:
+            continue
+        if piece[2] != owner or piece[3] != kind:
+            if end > start:
+                spans.append(Span(base + start, base + end, owner, _KINDS[kind]))
+            owner, kind, start = piece[2], piece[3], end
+        end = mark_end
+    if end > start:
+        spans.append(Span(base + start, base + end, owner, _KINDS[kind]))
+    return spans
