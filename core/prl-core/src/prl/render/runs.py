@@ -15,6 +15,8 @@ from prl.tokenizer import Tokenizer
 from prl.types import Kind, Span
 
 _CACHE_CHARS = 8_000_000
+_MARKED = "\0"
+"""Before the key of a text that spells control tokens: such ids are never given to a run with literal text."""
 _KINDS = tuple(Kind(value) for value in range(4))
 
 
@@ -49,6 +51,9 @@ class RunCache:
 Mark = tuple[int, Piece]
 """Where a piece's tokens end, and the piece."""
 
+Group = tuple[list[Piece], str]
+"""A run (its text pieces and their joined text) or one control token."""
+
 
 class RunEncoder:
     """Encodes the runs of one tokenizer, with its cache."""
@@ -60,48 +65,59 @@ class RunEncoder:
     def assemble(self, pieces: Sequence[Piece], base: int = 0) -> tuple[list[int], list[Span]]:
         """Return the pieces' ids, and their spans for ids that begin at token `base`."""
         groups = _group(pieces)
-        encoded = self._encode([group for group in groups if type(group) is list])
+        encoded = self._encode(groups)
+        lossless = self._tokenizer.is_lossless
         ids: list[int] = []
         marks: list[Mark] = []
-        for group in groups:
-            if type(group) is not list:
-                ids.append(group[0])
-                marks.append((len(ids), group))
+        for members, text in groups:
+            first = members[0]
+            if first[0] >= 0:
+                ids.append(first[0])
+                marks.append((len(ids), first))
                 continue
-            text = _text_of(group)
             run_ids = encoded.get(text)
-            if run_ids is None or (len(group) > 1 and not self._tokenizer.is_lossless(text)):
-                self._add_guarded(group, text, ids, marks)
-            elif len(group) == 1:
+            if run_ids is None and not any([piece.literal for piece in members]):
+                run_ids = encoded.get(_MARKED + text)
+            if len(members) == 1 and run_ids is not None:
                 ids += run_ids
-                marks.append((len(ids), group[0]))
+                marks.append((len(ids), first))
+            elif run_ids is not None and lossless(text):
+                self._add_shared(members, run_ids, len(ids), marks)
+                ids += run_ids
             else:
-                self._add_shared(group, run_ids, len(ids), marks)
-                ids += run_ids
+                self._add_guarded(members, text, ids, marks)
         return ids, _spans(marks, base)
 
-    def _encode(self, runs: list[list[Piece]]) -> dict[str, list[int]]:
+    def _encode(self, groups: list[Group]) -> dict[str, list[int]]:
         """Return ids by text, for every run that the tokenizer may encode as the vendor does."""
         known: dict[str, list[int]] = {}
-        missing: dict[str, None] = {}
+        plain: dict[str, None] = {}
+        marked: dict[str, None] = {}
         pattern = self._tokenizer.added_pattern
-        for members in runs:
-            text = _text_of(members)
-            if text in known:
-                continue
-            if pattern is not None and pattern.search(text) and any([piece.literal for piece in members]):
+        for members, text in groups:
+            if members[0][0] >= 0 or text in known or text in plain:
                 continue
             ids = self._cache.get(text)
-            if ids is None:
-                missing[text] = None
-            else:
+            if ids is not None:
                 known[text] = ids
-        if missing:
-            texts = list(missing)
-            for text, ids in zip(texts, self._tokenizer.encode_many(texts), strict=True):
-                known[text] = ids
-                self._cache.put(text, ids)
+            elif pattern is None or pattern.search(text) is None:
+                plain[text] = None
+            elif not any([piece.literal for piece in members]):
+                ids = self._cache.get(_MARKED + text)
+                if ids is None:
+                    marked[text] = None
+                else:
+                    known[_MARKED + text] = ids
+        if plain:
+            self._add(known, list(plain), self._tokenizer.encode_ordinary_many(list(plain)))
+        if marked:
+            self._add(known, [_MARKED + text for text in marked], self._tokenizer.encode_many(list(marked)))
         return known
+
+    def _add(self, known: dict[str, list[int]], keys: list[str], encoded: list[list[int]]) -> None:
+        for key, ids in zip(keys, encoded, strict=True):
+            known[key] = ids
+            self._cache.put(key, ids)
 
     def _add_shared(self, members: list[Piece], run_ids: list[int], base: int, marks: list[Mark]) -> None:
         """Share a run's ids out by byte lengths, walking from both ends towards the longest piece."""
@@ -166,20 +182,20 @@ class RunEncoder:
             marks.append((len(ids), members[_piece_at(starts, begin + start)]))
 
 
-def _group(pieces: Sequence[Piece]) -> list[Piece | list[Piece]]:
-    """Gather adjacent text pieces to runs; control tokens stand between them."""
-    groups: list[Piece | list[Piece]] = []
+def _group(pieces: Sequence[Piece]) -> list[Group]:
+    """Gather adjacent text pieces to runs; each control token stands alone between them."""
+    groups: list[Group] = []
     members: list[Piece] = []
     for piece in pieces:
         if piece[0] < 0:
             members.append(piece)
             continue
         if members:
-            groups.append(members)
+            groups.append((members, _text_of(members)))
             members = []
-        groups.append(piece)
+        groups.append(([piece], ""))
     if members:
-        groups.append(members)
+        groups.append((members, _text_of(members)))
     return groups
 
 

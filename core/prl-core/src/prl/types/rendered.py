@@ -34,6 +34,12 @@ class Span(NamedTuple):
 
 NO_MESSAGE = -1
 
+# Tables by kind: looking up an int is far cheaper than the flag arithmetic of `enum`, and masks are built for every sample.
+_NOTHING = (False, False, False, False)
+_HAS_CONTENT = tuple(bool(kind & Kind.CONTENT) for kind in map(Kind, range(4)))
+_HAS_SAMPLED = tuple(bool(kind & Kind.SAMPLED) for kind in map(Kind, range(4)))
+_TARGETS = {True: _HAS_SAMPLED, False: _HAS_CONTENT}
+
 
 @dataclass(frozen=True)
 class RenderedTokens:
@@ -74,19 +80,21 @@ class RenderedTokens:
         Assistant turns contribute what the model samples, stop token included; other roles contribute their body only.
         `messages` narrows the mask to some of the caller's message indices.
         """
-        wanted = frozenset(roles)
+        targets = [
+            _TARGETS[role == "assistant"] if role in roles and (messages is None or n in messages) else _NOTHING
+            for n, role in enumerate(self.roles)
+        ]
+        targets.append(_NOTHING)  # where NO_MESSAGE (-1) looks
         out: list[bool] = []
         for start, end, message, kind in self._proven_spans():
-            role = self.roles[message] if 0 <= message < len(self.roles) else ""
-            flag = Kind.SAMPLED if role == "assistant" else Kind.CONTENT
-            on = role in wanted and bool(kind & flag) and (messages is None or message in messages)
-            out.extend([on] * (end - start))
+            out += [targets[message][kind]] * (end - start)
         return out
 
     def _mask(self, flag: Kind) -> list[bool]:
+        table = _HAS_SAMPLED if flag is Kind.SAMPLED else _HAS_CONTENT
         out: list[bool] = []
         for start, end, _, kind in self._proven_spans():
-            out.extend([bool(kind & flag)] * (end - start))
+            out += [table[kind]] * (end - start)
         return out
 
     def _proven_spans(self) -> Sequence[Span]:
