@@ -20,12 +20,14 @@ def list_renderers() -> list[str]:
 def create_renderer(tokenizer: Any, name: str = "auto", *, model: str | None = None, **options: Any) -> Renderer:
     """Create a renderer on a tokenizer.
 
-    tokenizer: what `load_tokenizer` returns, a `tokenizers.Tokenizer`, a transformers fast tokenizer, a `tiktoken.Encoding`, or
+    tokenizer: what `load_tokenizer` returns, a `tokenizers.Tokenizer`, a transformers fast tokenizer, a
+    `tiktoken.Encoding`, or
         an object with the small protocol of `prl.tokenizer.BringYourOwn`.
-    name: a renderer, or "auto": by exact model id (`model`, else the tokenizer's own name), then by the sum of its chat template.
+    name: a renderer, or "auto": by exact model id (`model`, else the tokenizer's own name), then by its chat template.
     options: fields of the renderer's options model.
 
-    Raises `PluginError` for an unknown name, `ConfigError` for an unknown option, `TokenizerError` for a missing control token.
+    Raises `PluginError` for an unknown name, `ConfigError` for an unknown option, `TokenizerError` for a missing
+    control token.
     """
     adapted = as_tokenizer(tokenizer)
     record = resolve_renderer(name, model=model or adapted.name_or_path or None, chat_template=adapted.chat_template)
@@ -52,7 +54,8 @@ def build_supervised_sample(
     """Render a finished conversation and mask what is trained.
 
     Assistant turns contribute what the model would sample, stop token included; other `roles` their body only.
-    `messages_to_train` narrows the targets to some message indices. Raises `RenderError` where nothing would be trained.
+    `messages_to_train` narrows the targets to some message indices. Raises `RenderError` where nothing would be
+    trained.
     """
     rendered = renderer.render(messages, tools=tools)
     mask = rendered.loss_mask(roles, messages=messages_to_train)

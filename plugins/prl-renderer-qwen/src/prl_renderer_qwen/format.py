@@ -25,12 +25,13 @@ CONTROL_TOKENS = (
 )
 VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _TOOLS_HEAD = (
-    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\n"
-    "You are provided with function signatures within <tools></tools> XML tags:\n<tools>"
+    "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided "
+    "with function signatures within <tools></tools> XML tags:\n<tools>"
 )
 _TOOLS_TAIL = (
-    "\n</tools>\n\nFor each function call, return a json object with function name and arguments within "
-    '<tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": <args-json-object>}\n</tool_call>'
+    "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
+    'within <tool_call></tool_call> XML tags:\n<tool_call>\n{"name": <function-name>, "arguments": '
+    "<args-json-object>}\n</tool_call>"
 )
 
 
@@ -46,7 +47,9 @@ class ChatMlFormat(ChatFormat):
         for view in conversation.messages:
             if view.role not in self.roles:
                 raise bad_message(
-                    view.index, f"has role {view.role!r}, which Qwen does not know", f"use one of {', '.join(sorted(self.roles))}"
+                    view.index,
+                    f"has role {view.role!r}, which Qwen does not know",
+                    f"use one of {', '.join(sorted(self.roles))}",
                 )
 
     def body(self, view: MessageView) -> str:
@@ -125,7 +128,11 @@ class Qwen3InstructFormat(ChatMlFormat):
     """Qwen3-Instruct-2507: no reasoning, ever."""
 
     tool_codec: ToolCodec | None = HermesCodec()
-    is_prefix_stable: bool = True
+
+    @property
+    def is_prefix_stable(self) -> bool:
+        """Nothing of an earlier turn ever changes."""
+        return True
 
     def write_preamble(self, out: Writer, conversation: Conversation) -> None:
         """Write the first system message and the tools."""
@@ -149,8 +156,12 @@ class Qwen3Format(Qwen3InstructFormat):
     """Qwen3 (hybrid): reasoning in `<think>`, kept after the last user query only."""
 
     reasoning: ReasoningCodec | None = ThinkCodec()
-    is_prefix_stable: bool = False
     options: QwenThinkingOptions
+
+    @property
+    def is_prefix_stable(self) -> bool:
+        """The last turn has a think block that may go when another turn follows."""
+        return False
 
     def is_query(self, message: MessageView) -> bool:
         """A user message that is not a tool result in disguise; null content is none for the template."""
@@ -209,7 +220,10 @@ class VisionBodies(ChatFormat):
         """A message's text with placeholders spelled out, as the template sees it."""
         if view.parts is None:
             return view.text
-        pads = {"image": "<|vision_start|><|image_pad|><|vision_end|>", "video": "<|vision_start|><|video_pad|><|vision_end|>"}
+        pads = {
+            "image": "<|vision_start|><|image_pad|><|vision_end|>",
+            "video": "<|vision_start|><|video_pad|><|vision_end|>",
+        }
         return "".join(part.text if part.kind == "text" else pads[part.kind] for part in view.parts)
 
     def write_body(self, out: Writer, conversation: Conversation, view: MessageView) -> None:
@@ -258,7 +272,9 @@ class Qwen3VlFormat(VisionBodies, Qwen3InstructFormat):
         for view in conversation.messages:
             if view.parts is not None and view.role not in ("user", "tool"):
                 raise bad_message(
-                    view.index, f"is a {view.role} message with media, which Qwen3-VL drops", "put images into user or tool messages"
+                    view.index,
+                    f"is a {view.role} message with media, which Qwen3-VL drops",
+                    "put images into user or tool messages",
                 )
 
     def writes_system(self, position: int) -> bool:
@@ -278,7 +294,7 @@ class Qwen3VlThinkingFormat(VisionBodies, Qwen3ThinkingFormat):
 
 
 def split_reasoning(view: MessageView, text: str) -> tuple[str, str]:
-    """Return reasoning and content; without a reasoning field, what stands before `</think>` in the content is reasoning."""
+    """Return reasoning and content; without a reasoning field, the content before `</think>` is reasoning."""
     if view.reasoning is not None:
         return view.reasoning, text
     if "</think>" not in text:

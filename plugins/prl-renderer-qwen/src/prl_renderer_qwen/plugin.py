@@ -32,7 +32,10 @@ def prl_renderers() -> list[RendererEntry]:
             target=f"{_HERE}.format:create_qwen3",
             options=f"{_HERE}.options:QwenThinkingOptions",
             summary="Qwen3 (hybrid reasoning), JSON tool calls",
-            models=_qwen("Qwen3-0.6B Qwen3-1.7B Qwen3-4B Qwen3-8B Qwen3-14B Qwen3-32B Qwen3-30B-A3B Qwen3-235B-A22B Qwen3-4B-SafeRL"),
+            models=_qwen(
+                "Qwen3-0.6B Qwen3-1.7B Qwen3-4B Qwen3-8B Qwen3-14B Qwen3-32B Qwen3-30B-A3B Qwen3-235B-A22B "
+                "Qwen3-4B-SafeRL"
+            ),
             templates=("a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8",),
             control_tokens=_CONTROL_TOKENS,
         ),
@@ -42,7 +45,8 @@ def prl_renderers() -> list[RendererEntry]:
             options=f"{_HERE}.options:QwenOptions",
             summary="Qwen3-Instruct-2507 and Qwen3-Next-Instruct (no reasoning), JSON tool calls",
             models=_qwen(
-                "Qwen3-4B-Instruct-2507 Qwen3-30B-A3B-Instruct-2507 Qwen3-235B-A22B-Instruct-2507 Qwen3-Next-80B-A3B-Instruct"
+                "Qwen3-4B-Instruct-2507 Qwen3-30B-A3B-Instruct-2507 Qwen3-235B-A22B-Instruct-2507 "
+                "Qwen3-Next-80B-A3B-Instruct"
             ),
             templates=("64f85b198065d0fba2a81f37e10ed68161ce2c19a754c7100e67e0ca2ee9c326",),
             control_tokens=_CONTROL_TOKENS,
@@ -53,7 +57,8 @@ def prl_renderers() -> list[RendererEntry]:
             options=f"{_HERE}.options:QwenOptions",
             summary="Qwen3-Thinking-2507 and Qwen3-Next-Thinking (always reasons), JSON tool calls",
             models=_qwen(
-                "Qwen3-4B-Thinking-2507 Qwen3-30B-A3B-Thinking-2507 Qwen3-235B-A22B-Thinking-2507 Qwen3-Next-80B-A3B-Thinking"
+                "Qwen3-4B-Thinking-2507 Qwen3-30B-A3B-Thinking-2507 Qwen3-235B-A22B-Thinking-2507 "
+                "Qwen3-Next-80B-A3B-Thinking"
             ),
             templates=("3802169b2a02b81e6adb7ab4f64f91ff02db753c8c3a64a01c35192d3a61d8d7",),
             control_tokens=_CONTROL_TOKENS,

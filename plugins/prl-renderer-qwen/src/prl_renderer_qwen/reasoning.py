@@ -13,7 +13,7 @@ class ThinkOptions(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class ThinkCodec:
     """Reasoning between `<think>` and `</think>` on lines of their own.
 

@@ -25,7 +25,7 @@ class HermesOptions(BaseModel):
 class QwenXmlOptions(BaseModel):
     """Options of the `qwen-xml` tool parser.
 
-    literals: how scalars other than strings are written: "python" (`True`, `None`: Qwen3.5) or "json" (`true`, `null`: Qwen3.6,
+    literals: how scalars other than strings are written: "python" (`True`, `None`: Qwen3.5) or "json" (`true`: Qwen3.6,
     Qwen3-Coder). Reading takes both.
     """
 

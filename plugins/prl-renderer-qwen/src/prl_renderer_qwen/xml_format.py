@@ -24,14 +24,15 @@ from prl_renderer_qwen.tools import QwenXmlCodec
 
 _TOOLS_HEAD = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
 _TOOLS_TAIL = (
-    "\n</tools>\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n\n<tool_call>\n"
-    "<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n</parameter>\n"
-    "<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat can span\nmultiple lines\n</parameter>\n"
-    "</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n- Function calls MUST follow the specified format: an inner "
-    "<function=...></function> block must be nested within <tool_call></tool_call> XML tags\n- Required parameters MUST be "
-    "specified\n- You may provide optional reasoning for your function call in natural language BEFORE the function call, but NOT "
-    "after\n- If there is no function call available, answer the question like normal with your current knowledge and do not tell "
-    "the user about function calls\n</IMPORTANT>"
+    "\n</tools>\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n"
+    "\n<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n"
+    "</parameter>\n<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat "
+    "can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n- "
+    "Function calls MUST follow the specified format: an inner <function=...></function> block must be "
+    "nested within <tool_call></tool_call> XML tags\n- Required parameters MUST be specified\n- You "
+    "may provide optional reasoning for your function call in natural language BEFORE the function "
+    "call, but NOT after\n- If there is no function call available, answer the question like normal "
+    "with your current knowledge and do not tell the user about function calls\n</IMPORTANT>"
 )
 
 
@@ -49,9 +50,13 @@ class Qwen35Format(VisionBodies, Qwen3Format):
         super().check(conversation)
         for position, view in enumerate(conversation.messages):
             if view.role == "system" and position:
-                raise bad_message(view.index, "is a system message but not the first", "move the system message to the beginning")
+                raise bad_message(
+                    view.index, "is a system message but not the first", "move the system message to the beginning"
+                )
             if view.role == "system" and view.parts is not None:
-                raise bad_message(view.index, "is a system message with media", "put images and videos into user messages")
+                raise bad_message(
+                    view.index, "is a system message with media", "put images and videos into user messages"
+                )
         if not any(self.is_query(view) for view in conversation.messages):
             raise RenderError(
                 "there is no user query in the messages",
@@ -130,7 +135,7 @@ class Qwen36Format(Qwen35Format):
     """Qwen3.6: JSON scalars in calls, and a switch that keeps all reasoning."""
 
     tool_codec: ToolCodec | None = QwenXmlCodec("json")
-    options: Qwen36Options  # type: ignore[assignment]
+    options: Qwen36Options
 
     def keeps_all(self) -> bool:
         """Whether reasoning of turns before the last query stays."""
@@ -142,7 +147,7 @@ class Qwen36Format(Qwen35Format):
         return not self.keeps_all()
 
     @property
-    def is_prefix_stable(self) -> bool:  # type: ignore[override]
+    def is_prefix_stable(self) -> bool:
         """With all reasoning kept, completed turns never change."""
         return self.keeps_all()
 

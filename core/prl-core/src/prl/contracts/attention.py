@@ -10,8 +10,8 @@ class AttentionKernel(Protocol):
     """One callable over packed sequences; torch tensors are typed `Any` because core imports no torch.
 
     Shapes: q [T, Hq, D]; k, v [T, Hkv, D] with Hq a multiple of Hkv; cu_seqlens int32 [N + 1] on q's device;
-    window (left, right) inclusive token counts, -1 for infinite; sinks [Hq] or None. A kernel refuses an option that its
-    record's `features` do not name.
+    window (left, right) inclusive token counts, -1 for infinite; sinks [Hq] or None. A kernel refuses an option that
+    its record's `features` do not name.
     """
 
     def __call__(

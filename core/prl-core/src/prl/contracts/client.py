@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from prl.contracts.renderer import Renderer
 from prl.types import GenerateRequest, GenerateResponse, Message, SamplingParams, ToolSpec, Turn
 
 
@@ -40,12 +39,18 @@ class EngineClient(Protocol):
 
 @runtime_checkable
 class ChatSession(Protocol):
-    """One rollout's conversation with an engine. It keeps what was sent and sampled, and never re-renders what the model said."""
+    """One rollout's conversation with an engine.
+
+    It keeps what was sent and sampled, and never re-renders what the model said.
+    """
 
     messages: list[Message]
 
     async def turn(self, new_messages: Sequence[Message], sampling: SamplingParams) -> Turn:
-        """Append messages, sample one assistant turn, append it. Raises `PromptTooLongError` with the state unchanged."""
+        """Append messages, sample one assistant turn, append it.
+
+        Raises `PromptTooLongError` with the state unchanged.
+        """
         ...
 
 
@@ -53,13 +58,19 @@ class ChatSession(Protocol):
 class ClientMode(Protocol):
     """A way to hold conversations with an engine (`renderer`, `token`, `chat`, or a plugin's own).
 
-    The record's target is `create(engine, renderer, options) -> ClientMode`; `renderer` is None for modes that need none.
+    The record's target is `create(engine, renderer, options) -> ClientMode`; `renderer` is None for modes that need
+    none.
     """
 
     name: str
 
     def session(
-        self, *, model: str, tools: Sequence[ToolSpec] | None = None, cache_salt: str | None = None, seed: int | None = None
+        self,
+        *,
+        model: str,
+        tools: Sequence[ToolSpec] | None = None,
+        cache_salt: str | None = None,
+        seed: int | None = None,
     ) -> ChatSession:
         """Begin one conversation."""
         ...

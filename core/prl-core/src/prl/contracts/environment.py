@@ -11,7 +11,7 @@ from prl.types import Message, ParsedResponse, ToolSpec
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Example:
-    """One task: an id that is stable across runs, the opening messages, and whatever the environment needs to judge it."""
+    """One task: an id stable across runs, the opening messages, and what the environment needs to judge it."""
 
     id: str
     messages: tuple[Message, ...]

@@ -24,7 +24,10 @@ class PieceWriter(Protocol):
         ...
 
     def value(self, text: str) -> None:
-        """Write another text of the caller's (a call's name or arguments) under the same policy; not counted as content."""
+        """Write another text of the caller's (a call's name or arguments) under the same policy.
+
+        Not counted as content.
+        """
         ...
 
 
@@ -50,8 +53,8 @@ class ReadCall(NamedTuple):
 class ToolCodec(Protocol):
     """One tool-call format.
 
-    A region is the text between `open` and `close` (control tokens, or plain text where the vocabulary lacks them), with
-    control tokens inside it spelled out.
+    A region is the text between `open` and `close` (control tokens, or plain text where the vocabulary lacks them),
+    with control tokens inside it spelled out.
     """
 
     open: str
@@ -69,11 +72,11 @@ class ToolCodec(Protocol):
         ...
 
     def is_inside_value(self, region: str) -> bool:
-        """Whether a marker that follows this malformed region may be part of a value (a string that merely contains it)."""
+        """Whether a marker after this malformed region may be part of a value, such as an open string."""
         ...
 
     def trim_before(self, space: str) -> str:
-        """Remove the separator that `write` puts before the first call from `space`, the white space that ends the content."""
+        """Remove from `space`, the white space that ends the content, what `write` puts before the first call."""
         ...
 
 
@@ -81,9 +84,9 @@ class ToolCodec(Protocol):
 class ReasoningCodec(Protocol):
     """How a format marks reasoning.
 
-    `open` and `close` are the markers; `after_open`, `before_close` and `after_close` the white space a template writes around
-    them; `strip` the characters that a template strips from both ends of reasoning, `content_strip` those it strips from the
-    start of content that follows reasoning (None: any white space, "": nothing).
+    `open` and `close` are the markers; `after_open`, `before_close` and `after_close` the white space a template
+    writes around them; `strip` the characters that a template strips from both ends of reasoning, `content_strip`
+    those it strips from the start of content that follows reasoning (None: any white space, "": nothing).
     """
 
     open: str

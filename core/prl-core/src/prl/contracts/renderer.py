@@ -38,13 +38,21 @@ class Renderer(Protocol):
         ...
 
     def render(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
     ) -> RenderedTokens:
         """Turn a conversation into ids and spans; raise `RenderError` naming the message index."""
         ...
 
     def render_ids(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
     ) -> list[int]:
         """Return the ids of `render`, without spans."""
         ...
@@ -58,16 +66,20 @@ class Renderer(Protocol):
         tools: Sequence[ToolSpec] | None = None,
         history: Sequence[Message] | None = None,
     ) -> RenderedTokens | None:
-        """Extend a rollout: ids start with `prompt_ids + completion_ids`, then the new messages and a generation prompt.
+        """Extend a rollout: `prompt_ids + completion_ids`, then the new messages and a generation prompt.
 
-        Message indices refer to `new_messages`; earlier tokens have -1. `history`, if given, is the conversation up to and
-        including the sampled assistant turn. None where an extension cannot be proven equal to what the template's
-        rules allow; the caller then renders anew and starts a new sample.
+        Message indices refer to `new_messages`; earlier tokens have -1. `history`, if given, is the conversation up
+        to and including the sampled assistant turn. None where an extension cannot be proven equal to what the
+        template's rules allow; the caller then renders anew and starts a new sample.
         """
         ...
 
     def parse_response(
-        self, completion_ids: Sequence[int], *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
+        self,
+        completion_ids: Sequence[int],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        prompt_ids: Sequence[int] | None = None,
     ) -> ParsedResponse:
         """Read a completion; never raises on any id sequence. `prompt_ids` tell whether reasoning was open."""
         ...

@@ -1,4 +1,7 @@
-"""What a parser needs to know of a format: markers, stops and white space, as token ids where the vocabulary has them."""
+"""What a parser needs to know of a format.
+
+Markers, stops and white space, as token ids where the vocabulary has them.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +39,8 @@ _NO_MARK = (None, "")
 class Grammar:
     """One format's completion grammar on one tokenizer.
 
-    `marks` are markers with an id of their own and their spelling; `text_marks` those that the vocabulary spells in ordinary tokens, found in
-    the text by `text_pattern`.
+    `marks` are markers with an id of their own and their spelling; `text_marks` those that the vocabulary spells in
+    ordinary tokens, found in the text by `text_pattern`.
     """
 
     marks: Mapping[int, tuple[Mark, str]]

@@ -6,7 +6,6 @@ import ast
 import json
 from typing import Any, NoReturn
 
-
 _SURROGATE = "\\ud"
 
 
@@ -17,8 +16,9 @@ class CallSyntaxError(ValueError):
 def load_object(text: str) -> dict[str, Any]:
     """Read one JSON object from `text`, which may be surrounded by white space.
 
-    Strict JSON (RFC 8259) decides. Only where that fails, a Python literal (single quotes, `True`, `None`) is accepted. Lone
-    surrogates become U+FFFD, so that the result can always be written as UTF-8. Raises `CallSyntaxError`, nothing else.
+    Strict JSON (RFC 8259) decides. Only where that fails, a Python literal (single quotes, `True`, `None`) is
+    accepted. Lone surrogates become U+FFFD, so that the result can always be written as UTF-8. Raises
+    `CallSyntaxError`, nothing else.
     """
     value = load_value(text)
     if not isinstance(value, dict):

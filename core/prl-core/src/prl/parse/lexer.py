@@ -13,11 +13,12 @@ _UNKNOWN = "\ufffd".encode()
 
 
 class Event(NamedTuple):
-    """A stretch of text (`mark` is None) or a marker with its spelling; `position` is the index of its first token."""
+    """A stretch of text (`mark` is None) or a marker with its spelling, and its tokens: `position <= i < end`."""
 
     mark: Mark | None
     text: str
     position: int
+    end: int
 
 
 class Lexer:
@@ -32,7 +33,7 @@ class Lexer:
         self.position = 0
         self._open = False
         self._held = ""
-        self._held_at = 0
+        self._places: list[int] = []
 
     def feed(self, ids: Sequence[int]) -> list[Event]:
         """Return what became certain. Text that may be the beginning of a spelled-out marker is held back."""
@@ -46,12 +47,13 @@ class Lexer:
         begin = 0
         for position in [n for n, token in enumerate(ids) if token in marks]:
             if position > begin or self._open:
-                self._text(events, b"".join(spelled[begin:position]), begin, final=True)
+                self._text(events, spelled[begin:position], begin, final=True)
             mark, text = marks[ids[position]]
-            events.append(Event(mark, text, self.position + position))
+            place = self.position + position
+            events.append(Event(mark, text, place, place + 1))
             begin = position + 1
         if begin < len(spelled):
-            self._text(events, b"".join(spelled[begin:]), begin, final=False)
+            self._text(events, spelled[begin:], begin, final=False)
             self._open = True
         self.position += len(ids)
         return events
@@ -59,37 +61,47 @@ class Lexer:
     def finish(self) -> list[Event]:
         """Return what was held back."""
         events: list[Event] = []
-        self._text(events, b"", 0, final=True)
+        self._text(events, [], 0, final=True)
         return events
 
-    def _text(self, events: list[Event], data: bytes, begin: int, *, final: bool) -> None:
-        text = self._decoder.decode(data, final)
+    def _text(self, events: list[Event], spelled: list[bytes], begin: int, *, final: bool) -> None:
+        """Decode a stretch of ordinary tokens.
+
+        Only where markers are spelled in text does each character need its token.
+        """
         self._open = False
         position = self.position + begin
-        if self._grammar.text_pattern is not None:
-            self._search(events, text, position, final=final)
-        elif text:
-            events.append(Event(None, text, position))
+        if self._grammar.text_pattern is None:
+            text = self._decoder.decode(b"".join(spelled), final)
+            if text:
+                events.append(Event(None, text, position, position + len(spelled)))
+            return
+        for n, data in enumerate(spelled):
+            self._hold(self._decoder.decode(data), position + n)
+        if final:
+            self._hold(self._decoder.decode(b"", True), self.position + begin + len(spelled))
+        self._search(events, final=final)
 
-    def _search(self, events: list[Event], text: str, position: int, *, final: bool) -> None:
-        """Find markers that the vocabulary spells in ordinary tokens."""
+    def _hold(self, text: str, place: int) -> None:
+        self._held += text
+        self._places += [place] * len(text)
+
+    def _search(self, events: list[Event], *, final: bool) -> None:
+        """Find markers in the text that is held; keep back what may be the beginning of one."""
         pattern = self._grammar.text_pattern
         assert pattern is not None
-        if self._held:
-            text, position = self._held + text, self._held_at
-            self._held = ""
-        cursor = 0
+        text, cursor = self._held, 0
         for match in pattern.finditer(text):
-            if match.start() > cursor:
-                events.append(Event(None, text[cursor : match.start()], position))
-            events.append(Event(self._grammar.text_marks[match.group()], match.group(), position))
+            self._release(events, None, cursor, match.start())
+            self._release(events, self._grammar.text_marks[match.group()], match.start(), match.end())
             cursor = match.end()
-        rest = text[cursor:]
-        keep = 0 if final else self._undecided(rest)
-        if len(rest) > keep:
-            events.append(Event(None, rest[: len(rest) - keep], position))
-        if keep:
-            self._held, self._held_at = rest[len(rest) - keep :], position
+        end = len(text) if final else len(text) - self._undecided(text[cursor:])
+        self._release(events, None, cursor, end)
+        self._held, self._places = text[end:], self._places[end:]
+
+    def _release(self, events: list[Event], mark: Mark | None, start: int, end: int) -> None:
+        if end > start:
+            events.append(Event(mark, self._held[start:end], self._places[start], self._places[end - 1] + 1))
 
     def _undecided(self, text: str) -> int:
         """Length of the longest end of `text` that begins a spelled-out marker."""

@@ -13,7 +13,7 @@ _MAX_DEFERRALS = 16
 
 
 class CallRegion:
-    """One open region. A close marker inside a value (a string that contains it) does not end it, if a later one does."""
+    """One open region. A close marker inside a value does not end it, if a later one does."""
 
     def __init__(self, codec: ToolCodec, opened: Event) -> None:
         self._codec = codec
@@ -34,7 +34,10 @@ class CallRegion:
         self._events.append(event)
 
     def ends_here(self, tools: Sequence[ToolSpec] | None) -> bool:
-        """Whether a marker that comes now ends the region: it is well-formed, or no value is open that could hold the marker."""
+        """Whether a marker that comes now ends the region.
+
+        It is well-formed, or no value is open that could hold the marker.
+        """
         self._calls = self._codec.read(self.text, tools)
         return _well_formed(self._calls) or (not self._closes and not self._codec.is_inside_value(self.text))
 
@@ -59,8 +62,8 @@ class CallRegion:
     def calls(self, closed: Event | None, end: int, offset: int) -> Iterator[ParsedToolCall | InvalidToolCall]:
         """Yield the calls. `end` is the token after the region, `offset` the tokens before the completion.
 
-        Ids come from the position of the call in the conversation, so that they are unique in a rollout and the same in every
-        chunking.
+        Ids come from the position of the call in the conversation, so that they are unique in a rollout and the same
+        in every chunking.
         """
         span = (self.start, end)
         for n, call in enumerate(self._calls):

@@ -35,9 +35,10 @@ def parameter_schema(tools: Sequence[ToolSpec] | None, function: str, parameter:
 def coerce_text(text: str, schema: Mapping[str, Any] | None) -> Any:
     """Give unquoted text its declared type.
 
-    A declared string stays the text it is. Otherwise the text must be one whole JSON value of a declared kind; booleans are
-    read in any case and null also in Python's spelling, since templates print them so. Text that fits no declared kind stays
-    text: nothing is lost, and the environment can judge it. Without a schema, a JSON value is taken where the text is one.
+    A declared string stays the text it is. Otherwise the text must be one whole JSON value of a declared kind;
+    booleans are read in any case and null also in Python's spelling, since templates print them so. Text that fits no
+    declared kind stays text: nothing is lost, and the environment can judge it. Without a schema, a JSON value is
+    taken where the text is one.
     """
     kinds = declared_kinds(schema)
     if not kinds:

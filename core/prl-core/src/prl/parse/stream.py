@@ -31,8 +31,8 @@ _BEGIN = {
 class CompletionParser:
     """Reads one completion. `feed` returns what became certain; `finish` returns the whole message.
 
-    While it is not known whether text is reasoning (the prompt opened none, no marker came yet) the text is withheld: a later
-    end marker makes it reasoning, anything else content. A call that opens inside reasoning ends it.
+    While it is not known whether text is reasoning (the prompt opened none, no marker came yet) the text is withheld:
+    a later end marker makes it reasoning, anything else content. A call that opens inside reasoning ends it.
     """
 
     def __init__(
@@ -178,7 +178,7 @@ class CompletionParser:
 
     def _read_call(self, region: CallRegion, *, closed: Event | None, end: int = 0) -> None:
         """Turn a region into calls and go back to content."""
-        stop = closed.position + 1 if closed is not None else end
+        stop = closed.end if closed is not None else end
         for call in region.calls(closed, stop, self._offset):
             if isinstance(call, ParsedToolCall):
                 self._calls.append(call)

@@ -52,7 +52,10 @@ class TrimmedText:
         return "" if self._after_call else self._keep(held.rstrip(self._right))
 
     def before_call(self, trim: Callable[[str], str]) -> str:
-        """End the text before a call: remove the separator that a template writes there; return what remains certain."""
+        """End the text before a call.
+
+        Remove the separator that a template writes there; return what remains certain.
+        """
         held, self._held = self._held, ""
         return "" if self._after_call else self._keep(trim(held).rstrip(self._right))
 

@@ -24,8 +24,8 @@ class Part(NamedTuple):
 class MessageView:
     """One message in one shape.
 
-    `content` is the flattened text, None where the caller sent null or nothing. `parts` is set only where the content has
-    images or videos. `reasoning` is None where absent ("" is a value). `index` is the position in the caller's own list.
+    `content` is the flattened text, None where the caller sent null or nothing. `parts` is set only where the content
+    has images or videos. `reasoning` is None where absent ("" is a value). `index` is the place in the caller's list.
     """
 
     index: int
@@ -47,8 +47,9 @@ class MessageView:
 class Conversation:
     """What a format writes from.
 
-    `messages[first:]` are written. In a bridge `is_bridge` is True, `messages[first - 1]` stands for the sampled turn, and
-    what came before it may be unknown. `memo` is scratch space for facts a format computes once per conversation.
+    `messages[first:]` are written. In a bridge `is_bridge` is True, `messages[first - 1]` stands for the sampled
+    turn, and what came before it may be unknown. `memo` is scratch space for facts a format computes once per
+    conversation.
     """
 
     messages: list[MessageView]
@@ -121,14 +122,18 @@ def dump_json(value: Any, index: int = -1) -> str:
     except (TypeError, ValueError) as err:
         where = f"messages[{index}]" if index >= 0 else "tools"
         raise RenderError(
-            f"a value cannot be written as JSON: {err}", where=where, next_step="use only JSON types in tools and arguments"
+            f"a value cannot be written as JSON: {err}",
+            where=where,
+            next_step="use only JSON types in tools and arguments",
         ) from err
 
 
 def _flatten(content: Any, index: int) -> tuple[str | None, tuple[Part, ...] | None]:
     if not isinstance(content, Sequence) or isinstance(content, bytes):
         raise bad_message(
-            index, f"has content of type {type(content).__name__}", "send text, null, or a list of {'type': 'text', ...} parts"
+            index,
+            f"has content of type {type(content).__name__}",
+            "send text, null, or a list of {'type': 'text', ...} parts",
         )
     parts = tuple(_part(item, index, n) for n, item in enumerate(content))
     text = "".join(part.text for part in parts)
@@ -176,7 +181,9 @@ def _reasoning(message: Mapping[str, Any], index: int) -> str | None:
         found[field_name] = value
     if len(set(found.values())) > 1:
         raise bad_message(
-            index, f"has different reasoning in {' and '.join(found)}", "send one of the fields, or the same text in both"
+            index,
+            f"has different reasoning in {' and '.join(found)}",
+            "send one of the fields, or the same text in both",
         )
     return next(iter(found.values()), None)
 
@@ -185,7 +192,9 @@ def _call(call: Any, index: int, n: int) -> CallView:
     function = (call.get("function") or call) if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise bad_message(
-            index, f"has a tool call {n} without a function name", "send calls as {'function': {'name': ..., 'arguments': ...}}"
+            index,
+            f"has a tool call {n} without a function name",
+            "send calls as {'function': {'name': ..., 'arguments': ...}}",
         )
     arguments = function.get("arguments")
     if arguments is None or arguments == "":

@@ -27,7 +27,6 @@ class ChatFormat(ABC):
     tool_codec: ToolCodec | None = None
     content_strip: ClassVar[str | None] = ""
     media: ClassVar[frozenset[str]] = frozenset()
-    is_prefix_stable: bool = False
 
     def __init__(self, options: RendererOptions) -> None:
         self.options = options
@@ -48,12 +47,17 @@ class ChatFormat(ABC):
         """Open the assistant turn that is to be sampled."""
 
     def can_bridge(self, conversation: Conversation) -> bool:
-        """Whether the new messages can be written without knowing what came before (`messages[:first]` is what is known)."""
+        """Whether the new messages can be written knowing only `messages[:first]` of what came before."""
         return True
 
     def is_query(self, message: MessageView) -> bool:
         """Whether a message begins a new query, after which the template may drop earlier reasoning."""
         return message.role == "user"
+
+    @property
+    def is_prefix_stable(self) -> bool:
+        """Whether full renders of completed turns stay prefixes when turns are appended."""
+        return False
 
     @property
     def drops_reasoning(self) -> bool:

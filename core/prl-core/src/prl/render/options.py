@@ -16,7 +16,8 @@ class RendererOptions(BaseModel):
     content_tokens: what becomes of control tokens spelled in a message's own text. "literal" never makes a control id,
         "template" does what the vendor's template does, "error" refuses. Unset: "literal" for user and tool messages,
         "template" for system and assistant messages.
-    thinking_retention: whether past reasoning stays in the conversation. Unset: what the template does. "tool_cycle": kept
+    thinking_retention: whether past reasoning stays in the conversation. Unset: what the template does. "tool_cycle":
+    kept
         until the next user query. "all": always kept, so that a rollout is always extended verbatim.
     """
 

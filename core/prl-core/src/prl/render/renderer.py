@@ -51,12 +51,18 @@ class ChatRenderer:
         return self.format.is_prefix_stable
 
     def render(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
     ) -> RenderedTokens:
         """Turn a conversation into ids and spans; raise `RenderError` naming the message index."""
         conversation = Conversation(view_messages(messages), tools or None)
         if not conversation.messages:
-            raise RenderError("there are no messages to render", where="messages", next_step="give at least one message")
+            raise RenderError(
+                "there are no messages to render", where="messages", next_step="give at least one message"
+            )
         self._refuse_media(conversation)
         self.format.check(conversation)
         out = self._writer()
@@ -70,7 +76,11 @@ class ChatRenderer:
         return RenderedTokens(ids, spans, tuple([view.role for view in conversation.messages]))
 
     def render_ids(
-        self, messages: Sequence[Message], *, tools: Sequence[ToolSpec] | None = None, add_generation_prompt: bool = False
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        add_generation_prompt: bool = False,
     ) -> list[int]:
         """Return the ids of `render`, without spans."""
         return self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt).token_ids
@@ -109,7 +119,11 @@ class ChatRenderer:
         return RenderedTokens(ids, spans + tail_spans, tuple([view.role for view in views]))
 
     def parse_response(
-        self, completion_ids: Sequence[int], *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
+        self,
+        completion_ids: Sequence[int],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        prompt_ids: Sequence[int] | None = None,
     ) -> ParsedResponse:
         """Read a completion; never raises on any id sequence. `prompt_ids` tell whether reasoning was open."""
         parser = self.stream_parser(tools=tools, prompt_ids=prompt_ids)
@@ -149,7 +163,10 @@ class ChatRenderer:
         return close, tail
 
     def _closing_pieces(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> list[Piece]:
-        """Return what stands between the completion and the next message: one close where the turn was cut, never two."""
+        """Return what stands between the completion and the next message.
+
+        One close where the turn was cut, never two.
+        """
         close, tail = self._turn_end
         if completion_ids and completion_ids[-1] in self._stop_ids:
             return tail
@@ -163,7 +180,9 @@ class ChatRenderer:
             pieces = out.pieces + pieces
         return pieces
 
-    def _rewrites_history(self, prompt_ids: Sequence[int], completion_ids: Sequence[int], new: list[MessageView]) -> bool:
+    def _rewrites_history(
+        self, prompt_ids: Sequence[int], completion_ids: Sequence[int], new: list[MessageView]
+    ) -> bool:
         """Whether a new query would make the template drop reasoning that the ids contain."""
         if not self.format.drops_reasoning or not any(self.format.is_query(view) for view in new):
             return False
@@ -188,6 +207,6 @@ def control_ids(name: str, tokenizer: Tokenizer, tokens: Sequence[str]) -> dict[
         raise TokenizerError(
             f"the tokenizer lacks control tokens that renderer {name!r} needs: {' '.join(missing)}",
             where=f"tokenizer {tokenizer.name_or_path or '(unnamed)'}",
-            next_step="check that the tokenizer and the renderer are of one model family (renderer = \"auto\" picks by model id)",
+            next_step='use the tokenizer and the renderer of one model family (renderer = "auto" picks by model id)',
         )
     return {token: token_id for token, token_id in found.items() if token_id is not None}

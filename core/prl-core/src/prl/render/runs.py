@@ -1,7 +1,7 @@
 """Pieces to tokens: the text between two control tokens is joined and encoded in one call, then shared out again.
 
-Joining first lets BPE merges cross piece borders as they do in the template's single pass. A token that straddles a border
-belongs to the piece that holds its first byte.
+Joining first lets BPE merges cross piece borders as they do in the template's single pass. A token that straddles a
+border belongs to the piece that holds its first byte.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RunEncoder:
                 marks.append((len(ids), first))
                 continue
             run_ids = encoded.get(text)
-            if run_ids is None and not any([piece.literal for piece in members]):
+            if run_ids is None and not any(piece[4] for piece in members):
                 run_ids = encoded.get(_MARKED + text)
             if len(members) == 1 and run_ids is not None:
                 ids += run_ids
@@ -102,7 +102,7 @@ class RunEncoder:
                 known[text] = ids
             elif pattern is None or pattern.search(text) is None:
                 plain[text] = None
-            elif not any([piece.literal for piece in members]):
+            elif not any(piece[4] for piece in members):
                 ids = self._cache.get(_MARKED + text)
                 if ids is None:
                     marked[text] = None
@@ -143,7 +143,10 @@ class RunEncoder:
         marks += reversed(tail)
 
     def _add_guarded(self, members: list[Piece], text: str, ids: list[int], marks: list[Mark]) -> None:
-        """Add a run by character offsets: where literal text spells control tokens, or the normalizer changes the text."""
+        """Add a run by character offsets.
+
+        Where literal text spells control tokens, or the normalizer changes the text.
+        """
         starts = [0]
         for piece in members[:-1]:
             starts.append(starts[-1] + len(piece.text))
@@ -170,7 +173,13 @@ class RunEncoder:
         return found
 
     def _add_ordinary(
-        self, members: list[Piece], starts: list[int], text: str, part: tuple[int, int], ids: list[int], marks: list[Mark]
+        self,
+        members: list[Piece],
+        starts: list[int],
+        text: str,
+        part: tuple[int, int],
+        ids: list[int],
+        marks: list[Mark],
     ) -> None:
         """Add a part of a run as plain text."""
         begin, end = part

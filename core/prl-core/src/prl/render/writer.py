@@ -64,7 +64,10 @@ class Writer:
         self.pieces.append(_new(Piece, (self._controls[token], token, self._owner, self._kind, False)))
 
     def text(self, text: str) -> None:
-        """Write the template's own text; control tokens spelled in it become what the vendor's tokenizer makes of them."""
+        """Write the template's own text.
+
+        Control tokens spelled in it become what the vendor's tokenizer makes of them.
+        """
         self._add(text, self._kind, False)
 
     def content(self, text: str) -> None:
@@ -73,7 +76,10 @@ class Writer:
         self._add(text, self._kind | _CONTENT, self._literal)
 
     def value(self, text: str) -> None:
-        """Write another text of the caller's (a call's name or arguments) under the same policy; not counted as content."""
+        """Write another text of the caller's (a call's name or arguments) under the same policy.
+
+        Not counted as content.
+        """
         self._check(text)
         self._add(text, self._kind, self._literal)
 
@@ -96,5 +102,5 @@ class Writer:
                 raise bad_message(
                     self._owner,
                     f"spells the control token {found.group()!r} in its {self._role} text",
-                    "remove it, or render with content_tokens='literal' (text stays text) or 'template' (as the vendor does)",
+                    "remove it, or set content_tokens to 'literal' (text stays text) or 'template' (as the vendor)",
                 )

@@ -34,7 +34,8 @@ class Span(NamedTuple):
 
 NO_MESSAGE = -1
 
-# Tables by kind: looking up an int is far cheaper than the flag arithmetic of `enum`, and masks are built for every sample.
+# Tables by kind: looking up an int is far cheaper than the flag arithmetic of `enum`, and masks are built for every
+# sample.
 _NOTHING = (False, False, False, False)
 _HAS_CONTENT = tuple(bool(kind & Kind.CONTENT) for kind in map(Kind, range(4)))
 _HAS_SAMPLED = tuple(bool(kind & Kind.SAMPLED) for kind in map(Kind, range(4)))
@@ -74,7 +75,9 @@ class RenderedTokens:
         """Per token: whether it is a message's own text rather than scaffold of the template."""
         return self._mask(Kind.CONTENT)
 
-    def loss_mask(self, roles: Collection[str] = ("assistant",), *, messages: Collection[int] | None = None) -> list[bool]:
+    def loss_mask(
+        self, roles: Collection[str] = ("assistant",), *, messages: Collection[int] | None = None
+    ) -> list[bool]:
         """Per token: whether it is a training target (index i means "token i is predicted", not shifted).
 
         Assistant turns contribute what the model samples, stop token included; other roles contribute their body only.

@@ -34,7 +34,8 @@ class Rollout:
 
     `example_id` and `group_id` say which task it answers and with which siblings its reward is compared.
     `stop_reason` is "done", "max_turns", "prompt_too_long", "length" or "error"; a rollout that ended early keeps its
-    turns. `error` is the text of what broke, None otherwise. `messages` is the whole conversation as the environment saw it.
+    turns. `error` is the text of what broke, None otherwise. `messages` is the whole conversation as the environment
+    saw it.
     """
 
     trajectory_id: str
@@ -65,7 +66,10 @@ class BreakCause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """A new sample had to start at turn `turn`; `position` is the first differing token of the closest earlier sample."""
+    """A new sample had to start at turn `turn`.
+
+    `position` is the first differing token of the closest earlier sample.
+    """
 
     turn: int
     cause: BreakCause

@@ -11,8 +11,8 @@ class TrainingSample:
     """One token sequence with its targets; lengths of all `completion_*` fields and `temperatures` are equal.
 
     `completion_mask[i]` says whether `completion_ids[i]` was sampled by the model (a training target);
-    `completion_logprobs[i]` is what the engine reported for it (0.0 is never invented: read it only where the mask is True).
-    Optional streams cover `prompt_ids + completion_ids`, or are None. `pixel_values`, `image_grid_thw` and
+    `completion_logprobs[i]` is what the engine reported for it (0.0 is never invented: read it only where the mask is
+    True). Optional streams cover `prompt_ids + completion_ids`, or are None. `pixel_values`, `image_grid_thw` and
     `mm_token_type_ids` are the multimodal fields of the model's processor.
     """
 
