@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, ToolCodec
+from prl.parse import TaggedReasoning
 from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json
 from prl.tokenizer import Tokenizer
 from prl_renderer_qwen.options import QwenOptions, QwenThinkingOptions, QwenVisionOptions
-from prl_renderer_qwen.reasoning import ThinkCodec
 from prl_renderer_qwen.tools import HermesCodec
 
 START, END = "<|im_start|>", "<|im_end|>"
@@ -155,7 +155,7 @@ class Qwen3InstructFormat(ChatMlFormat):
 class Qwen3Format(Qwen3InstructFormat):
     """Qwen3 (hybrid): reasoning in `<think>`, kept after the last user query only."""
 
-    reasoning: ReasoningCodec | None = ThinkCodec()
+    reasoning: ReasoningCodec | None = TaggedReasoning()
     options: QwenThinkingOptions
 
     @property
@@ -246,7 +246,7 @@ class VisionBodies(ChatFormat):
         """Trim a body's outer text as the template does (Qwen3-VL: not at all)."""
         return text
 
-    def can_bridge(self, conversation: Conversation) -> bool:
+    def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
         """Numbered media need the numbers that came before."""
         if not self.options.add_vision_id or conversation.messages[0].index >= 0:
             return True

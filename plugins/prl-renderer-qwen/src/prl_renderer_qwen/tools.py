@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 from prl.contracts import CallView, PieceWriter, ReadCall
-from prl.parse import CallSyntaxError, coerce_text, is_inside_string, load_object, parameter_schema
+from prl.parse import is_inside_parameter, is_inside_string, read_functions, read_named_call
 from prl.render import dump_json
 from prl.types import ToolSpec
 
@@ -60,11 +59,7 @@ class HermesCodec:
 
     def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
         """Read the one call of a region."""
-        try:
-            name, arguments = _named_call(load_object(region))
-        except CallSyntaxError as err:
-            return [ReadCall(region, error=str(err))]
-        return [ReadCall(region, name, arguments)]
+        return [read_named_call(region)]
 
     def trim_before(self, space: str) -> str:
         """Remove the line feed before the first call."""
@@ -104,15 +99,11 @@ class QwenXmlCodec:
 
     def is_inside_value(self, region: str) -> bool:
         """Whether a parameter is still open."""
-        return region.rfind("<parameter=") > region.rfind("</parameter>")
+        return is_inside_parameter(region)
 
     def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
         """Read the functions of a region."""
-        starts = [match.start() for match in _FUNCTION.finditer(region)]
-        if not starts or region[: starts[0]].strip():
-            return [ReadCall(region, error="expected <function=name>")]
-        ends = [*starts[1:], len(region)]
-        return [_read_function(region[start:end], tools) for start, end in zip(starts, ends, strict=True)]
+        return read_functions(region, tools)
 
     def trim_before(self, space: str) -> str:
         """Remove the blank line before the first call."""
@@ -126,13 +117,6 @@ class QwenXmlCodec:
         return self._scalar(value)
 
 
-_FUNCTION = re.compile(r"(?:^|(?<=</function>))\s*<function=")
-_HEAD = re.compile(r"\s*<function=([^>\n]*)>")
-_PARAMETER = re.compile(
-    r"\s*<parameter=([^>\n]*)>(.*?)(?:</parameter>(?=\s*(?:<parameter=|\Z))|(?=\n<parameter=)|\Z)", re.DOTALL
-)
-
-
 def create_hermes(options: HermesOptions) -> HermesCodec:
     """Create the `hermes` tool parser."""
     return HermesCodec()
@@ -141,43 +125,3 @@ def create_hermes(options: HermesOptions) -> HermesCodec:
 def create_qwen_xml(options: QwenXmlOptions) -> QwenXmlCodec:
     """Create the `qwen-xml` tool parser."""
     return QwenXmlCodec(options.literals)
-
-
-def _named_call(call: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return name and arguments of a JSON call; arguments may be an object or the JSON string of one."""
-    name = call.get("name")
-    if not isinstance(name, str) or not name:
-        raise CallSyntaxError("the call has no function name")
-    if "arguments" not in call:
-        raise CallSyntaxError("the call has no arguments")
-    arguments = call["arguments"]
-    if isinstance(arguments, str):
-        arguments = load_object(arguments)
-    if not isinstance(arguments, dict):
-        raise CallSyntaxError(f"the arguments are a JSON {type(arguments).__name__}, not an object")
-    return name, arguments
-
-
-def _read_function(text: str, tools: Sequence[ToolSpec] | None) -> ReadCall:
-    head = _HEAD.match(text)
-    name = head.group(1).strip() if head is not None else ""
-    if head is None or not name:
-        return ReadCall(text, error="the function has no name")
-    body, closed, after = text[head.end() :].rpartition("</function>")
-    if not closed:
-        return ReadCall(text, error="</function> is missing")
-    if after.strip():
-        return ReadCall(text, error="there is text after </function>")
-    arguments: dict[str, Any] = {}
-    position = 0
-    while body[position:].strip():
-        match = _PARAMETER.match(body, position)
-        if match is None:
-            return ReadCall(text, error="there is text outside the parameters")
-        key = match.group(1).strip()
-        if not key or key in arguments:
-            return ReadCall(text, error=f"parameter {key!r} is given twice" if key else "a parameter has no name")
-        value = match.group(2).removeprefix("\n").removesuffix("\n")
-        arguments[key] = coerce_text(value, parameter_schema(tools, name, key))
-        position = match.end()
-    return ReadCall(text, name, arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, ToolCodec
+from prl.parse import TaggedReasoning
 from prl.render import ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json, mapping_arguments
 from prl.tokenizer import Tokenizer
 from prl.types import RenderError
@@ -19,7 +20,6 @@ from prl_renderer_qwen.format import (
     write_think_block,
 )
 from prl_renderer_qwen.options import Qwen35Options, Qwen36Options
-from prl_renderer_qwen.reasoning import ThinkCodec
 from prl_renderer_qwen.tools import QwenXmlCodec
 
 _TOOLS_HEAD = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
@@ -39,7 +39,7 @@ _TOOLS_TAIL = (
 class Qwen35Format(VisionBodies, Qwen3Format):
     """Qwen3.5: every body is trimmed; turns after the last query always have a think block."""
 
-    reasoning: ReasoningCodec | None = ThinkCodec(strip=None, content_strip=None)
+    reasoning: ReasoningCodec | None = TaggedReasoning(strip=None, content_strip=None)
     tool_codec: ToolCodec | None = QwenXmlCodec("python")
     content_strip: ClassVar[str | None] = None
     thinks_by_default: ClassVar[bool] = True

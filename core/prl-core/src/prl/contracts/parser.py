@@ -54,7 +54,8 @@ class ToolCodec(Protocol):
     """One tool-call format.
 
     A region is the text between `open` and `close` (control tokens, or plain text where the vocabulary lacks them),
-    with control tokens inside it spelled out.
+    with control tokens inside it spelled out. A codec may also have `spellings`, a mapping from other texts that models
+    write for the markers to whether they open (True) or close (False) a region.
     """
 
     open: str

@@ -1,9 +1,11 @@
 """Reading completions: lexer, state machine, call regions, and helpers for codecs."""
 
 from .grammar import Grammar, Mark, ReasoningState
-from .json_calls import CallSyntaxError, is_inside_string, load_object
+from .json_calls import CallSyntaxError, is_inside_string, load_object, load_value, read_named_call
+from .reasoning import TaggedReasoning
 from .schema import coerce_text, parameter_schema
 from .stream import CompletionParser
+from .xml_calls import is_inside_parameter, read_functions
 
 __all__ = [
     "CallSyntaxError",
@@ -11,8 +13,13 @@ __all__ = [
     "Grammar",
     "Mark",
     "ReasoningState",
+    "TaggedReasoning",
     "coerce_text",
+    "is_inside_parameter",
     "is_inside_string",
     "load_object",
+    "load_value",
     "parameter_schema",
+    "read_functions",
+    "read_named_call",
 ]

@@ -79,6 +79,8 @@ class Grammar:
                 text_marks[marker] = mark
             else:
                 marks.setdefault(token, (mark, marker))
+        spellings = getattr(tool_codec, "spellings", {})
+        text_marks.update((text, Mark.CALL if opens else Mark.END_CALL) for text, opens in spellings.items())
         longest_first = sorted(text_marks, key=len, reverse=True)
         return cls(
             marks=marks,

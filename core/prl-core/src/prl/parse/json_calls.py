@@ -6,6 +6,8 @@ import ast
 import json
 from typing import Any, NoReturn
 
+from prl.contracts import ReadCall
+
 _SURROGATE = "\\ud"
 
 
@@ -105,3 +107,27 @@ def clean_text(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def read_named_call(text: str) -> ReadCall:
+    """Read one call in the form `{"name": ..., "arguments": {...}}`; arguments may be the JSON string of an object."""
+    try:
+        name, arguments = _named_call(load_object(text))
+    except CallSyntaxError as err:
+        return ReadCall(text, error=str(err))
+    return ReadCall(text, name, arguments)
+
+
+def _named_call(call: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return name and arguments of a JSON call; arguments may be an object or the JSON string of one."""
+    name = call.get("name")
+    if not isinstance(name, str) or not name:
+        raise CallSyntaxError("the call has no function name")
+    if "arguments" not in call:
+        raise CallSyntaxError("the call has no arguments")
+    arguments = call["arguments"]
+    if isinstance(arguments, str):
+        arguments = load_object(arguments)
+    if not isinstance(arguments, dict):
+        raise CallSyntaxError(f"the arguments are a JSON {type(arguments).__name__}, not an object")
+    return name, arguments

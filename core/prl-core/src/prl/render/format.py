@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import ClassVar
 
-from prl.contracts import ReasoningCodec, ToolCodec
+from prl.contracts import ReasoningCodec, StreamParser, ToolCodec
+from prl.parse import CompletionParser, Grammar, ReasoningState
 from prl.render.conversation import Conversation, MessageView
 from prl.render.options import RendererOptions
 from prl.render.writer import Writer
+from prl.types import ToolSpec
 
 
 class ChatFormat(ABC):
@@ -46,9 +49,21 @@ class ChatFormat(ABC):
     def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
         """Open the assistant turn that is to be sampled."""
 
-    def can_bridge(self, conversation: Conversation) -> bool:
-        """Whether the new messages can be written knowing only `messages[:first]` of what came before."""
+    def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
+        """Whether the new messages can follow, knowing only `messages[:first]` of what came before.
+
+        `stop` is the control token that ended the sampled turn, None where it was cut off.
+        """
         return True
+
+    def create_parser(
+        self, grammar: Grammar, begin: ReasoningState, tools: Sequence[ToolSpec] | None, *, offset: int
+    ) -> StreamParser:
+        """Return the parser of one completion. `offset` is the number of tokens before it.
+
+        A family whose completions are not "reasoning, content, calls" between markers brings its own.
+        """
+        return CompletionParser(grammar, begin, tools, offset=offset)
 
     def is_query(self, message: MessageView) -> bool:
         """Whether a message begins a new query, after which the template may drop earlier reasoning."""

@@ -17,8 +17,7 @@ class RendererOptions(BaseModel):
         "template" does what the vendor's template does, "error" refuses. Unset: "literal" for user and tool messages,
         "template" for system and assistant messages.
     thinking_retention: whether past reasoning stays in the conversation. Unset: what the template does. "tool_cycle":
-    kept
-        until the next user query. "all": always kept, so that a rollout is always extended verbatim.
+        kept until the next user query. "all": always kept, so that a rollout is always extended verbatim.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

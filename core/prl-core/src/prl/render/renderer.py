@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prl.parse import CompletionParser, Grammar, ReasoningState
+from prl.contracts import StreamParser
+from prl.parse import Grammar, ReasoningState
 from prl.render.conversation import Conversation, MessageView, bad_message, view_messages
 from prl.render.format import ChatFormat
 from prl.render.runs import RunEncoder
@@ -42,7 +43,8 @@ class ChatRenderer:
             content_strip=chat_format.content_strip,
         )
         self._turn_end = self._find_turn_end()
-        prompt, _ = self._encoder.assemble(self._generation_pieces(Conversation([])))
+        self._prompt_pieces = self._generation_pieces(Conversation([]))
+        prompt, _ = self._encoder.assemble(self._prompt_pieces)
         self._prompt_state = self._grammar.state_after(prompt)
 
     @property
@@ -68,7 +70,10 @@ class ChatRenderer:
         out = self._writer()
         self.format.write_preamble(out, conversation)
         for position in range(len(conversation.messages)):
+            start = len(out.pieces)
             self.format.write_message(out, conversation, position)
+            if conversation.role(position) == "assistant":
+                unsample_prompt(out.pieces, start, self._prompt_pieces)
         if add_generation_prompt:
             out.begin(None)
             self.format.write_generation_prompt(out, conversation)
@@ -103,7 +108,8 @@ class ChatRenderer:
         earlier = view_messages(history) if history else [MessageView(NO_MESSAGE, "assistant", "")]
         conversation = Conversation(earlier + views, tools or None, first=len(earlier), is_bridge=True)
         self._refuse_media(conversation)
-        if not self.format.can_bridge(conversation):
+        stop = completion_ids[-1] if completion_ids and completion_ids[-1] in self._stop_ids else None
+        if not self.format.can_bridge(conversation, None if stop is None else self._stop_name(stop)):
             return None
         out = self._writer()
         for position in range(conversation.first, len(conversation.messages)):
@@ -111,7 +117,10 @@ class ChatRenderer:
         out.begin(None)
         self.format.write_generation_prompt(out, conversation)
         start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
-        tail, tail_spans = self._encoder.assemble([*self._closing_pieces(prompt_ids, completion_ids), *out.pieces], end)
+        pieces = [*self._closing_pieces(prompt_ids, completion_ids), *out.pieces]
+        if stop is not None and pieces[0].control == stop:
+            del pieces[0]  # the model stopped on the token that opens the next turn, and sampled it
+        tail, tail_spans = self._encoder.assemble(pieces, end)
         ids = [*prompt_ids, *completion_ids, *tail]
         spans = [Span(0, start, NO_MESSAGE, Kind.SCAFFOLD)] if start else []
         if end > start:
@@ -132,14 +141,18 @@ class ChatRenderer:
 
     def stream_parser(
         self, *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
-    ) -> CompletionParser:
+    ) -> StreamParser:
         """Return a parser for one completion that arrives in pieces."""
         state = self._prompt_state if prompt_ids is None else self._grammar.state_after(prompt_ids)
-        return CompletionParser(self._grammar, state, tools, offset=len(prompt_ids) if prompt_ids is not None else 0)
+        offset = len(prompt_ids) if prompt_ids is not None else 0
+        return self.format.create_parser(self._grammar, state, tools, offset=offset)
 
     def get_stop_token_ids(self) -> list[int]:
         """Return the ids that end an assistant turn; the first is the template's own close."""
         return list(self._stop_ids)
+
+    def _stop_name(self, token: int) -> str:
+        return self.format.stop_tokens[self._stop_ids.index(token)]
 
     def _writer(self) -> Writer:
         return Writer(self._controls, self.format.options.content_tokens, self.tokenizer.added_pattern)
@@ -197,6 +210,28 @@ class ChatRenderer:
                         f"holds a part of kind {part.kind!r}, which renderer {self.name!r} cannot place",
                         "use the family's vision renderer, or send text only",
                     )
+
+
+def unsample_prompt(pieces: list[Piece], start: int, prompt: Sequence[Piece]) -> None:
+    """Make scaffold of an assistant turn's beginning where it is the generation prompt.
+
+    The model never samples that.
+    """
+    position = start
+    for expected in prompt:
+        piece = pieces[position] if position < len(pieces) else None
+        if piece is None or piece.control != expected.control or not piece.text.startswith(expected.text):
+            return
+        if len(piece.text) > len(expected.text):
+            if expected is not prompt[-1]:
+                return
+            pieces[position : position + 1] = [
+                piece._replace(text=expected.text),
+                piece._replace(text=piece.text[len(expected.text) :]),
+            ]
+        position += 1
+    for n in range(start, position):
+        pieces[n] = pieces[n]._replace(kind=pieces[n].kind & ~Kind.SAMPLED)
 
 
 def control_ids(name: str, tokenizer: Tokenizer, tokens: Sequence[str]) -> dict[str, int]:

@@ -1,0 +1,1 @@
+"""The fallback renderer for any model with a chat template: proven attribution, proven bridge, or an honest None."""
