@@ -10,7 +10,8 @@ from typing import ClassVar
 class Record:
     """Offer `name`, found at `target` ("module:attribute", imported on first use).
 
-    `summary` is one line for `prl plugins list`. `options`, where a kind has it, is the "module:Class" of a pydantic model.
+    `summary` is one line for `prl plugins list`. `options`, where a kind has it, is the "module:Class" of a pydantic
+    model.
     """
 
     kind: ClassVar[str] = ""
@@ -103,9 +104,13 @@ class SinkEntry(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandEntry(Record):
-    """Target: a plain typed function that becomes `prl NAME`."""
+    """Target: a plain typed function that becomes `prl NAME`; a name of two words is a verb in a group.
+
+    `config` is the "module:Class" of the pydantic model of its config file, for `prl config show|schema NAME`.
+    """
 
     kind: ClassVar[str] = "command"
+    config: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
