@@ -1,0 +1,31 @@
+"""`prl orchestrator`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def run(*overrides: str, config: Annotated[Path, Parameter(name=("--config", "-c"))]) -> None:
+    """Run the rollout side of a run against the engine at engine.url; `prl trainer` runs beside it.
+
+    Parameters
+    ----------
+    overrides
+        Values as dotted.key=value, such as engine.url=http://127.0.0.1:8000.
+    config
+        The run's TOML file, the same for both processes.
+    """
+    from prl.config import load_config
+    from prl_train.config import RLConfig
+
+    checked = load_config(RLConfig, config, overrides)
+
+    from prl_train.launch.processes import run_orchestrator
+
+    from .told import tell_outcome
+
+    outcome = run_orchestrator(checked)
+    tell_outcome(checked, outcome.note)

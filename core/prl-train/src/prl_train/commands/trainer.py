@@ -1,0 +1,29 @@
+"""`prl trainer`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+
+def run(*overrides: str, config: Annotated[Path, Parameter(name=("--config", "-c"))]) -> None:
+    """Run the training side of a run; `prl orchestrator` runs beside it, on the same run.directory.
+
+    Parameters
+    ----------
+    overrides
+        Values as dotted.key=value.
+    config
+        The run's TOML file, the same for both processes.
+    """
+    from prl.config import load_config
+    from prl_train.config import RLConfig
+
+    checked = load_config(RLConfig, config, overrides)
+
+    from prl_train.launch.processes import run_trainer
+
+    steps = run_trainer(checked)
+    print(f"trained {steps} steps; weights and checkpoints are in {checked.run.directory}")

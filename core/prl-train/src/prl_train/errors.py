@@ -1,0 +1,29 @@
+"""Errors of the training side, in the three parts of `PrlError`."""
+
+from __future__ import annotations
+
+from prl.types import PrlError
+
+
+class AlignmentError(PrlError):
+    """Streams that must have one entry per token do not; training on them would shift every later token."""
+
+    code = "alignment"
+
+
+class DataError(PrlError):
+    """A row of a data set cannot be used; `where` names the file and the line."""
+
+    code = "data"
+
+
+class CheckpointError(PrlError):
+    """A checkpoint or a weights directory is incomplete, damaged or belongs to another model."""
+
+    code = "checkpoint"
+
+
+class TrainingError(PrlError):
+    """A training step cannot be done: no target, or a loss that is not finite."""
+
+    code = "training"

@@ -1,0 +1,110 @@
+"""The parts of a run that its processes share, each found by name through the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from prl import create_renderer, load_tokenizer
+from prl.client.routing import resolve_client_mode
+from prl.contracts import Renderer, Sink
+from prl.plugin import Record, build_options, create, get_registry
+from prl.tokenizer import Tokenizer
+from prl.types import PluginError, SamplingParams
+from prl_train.config import RLConfig
+from prl_train.orchestrator import Schedule, WeightedEnvironment
+from prl_train.run import RunFolder
+
+from .demonstrations import demonstrators
+from .scratch import make_scratch_model
+
+ALWAYS_ON = "jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunParts:
+    """What orchestrator and trainer both need."""
+
+    config: RLConfig
+    folder: RunFolder
+    schedule: Schedule
+    model: str
+    tokenizer: Tokenizer
+    renderer: Renderer
+
+
+def check_names(config: RLConfig) -> Schedule:
+    """Find every name that the configuration chooses and check its options, before anything heavy begins.
+
+    Returns the schedule, whose environments are made here. Raises `PluginError` or `ConfigError`.
+    """
+    _find("client_mode", client_mode(config), "client_mode")
+    _find("attention_kernel", config.trainer.attention, "trainer.attention")
+    if config.engine.url is None:
+        record = _find("engine", config.engine.kind, "engine.kind")
+        build_options(record, {"model": "", **config.engine.options}, where="[engine.options]")
+    if config.renderer != "auto":
+        record = _find("renderer", config.renderer, "renderer")
+        build_options(record, config.renderer_options, where="[renderer_options]")
+    for name in config.sinks:
+        _find("sink", name, "sinks")
+    for entry in config.environments:
+        _find("environment", entry.name, "[[environments]] name")
+    environments = [
+        WeightedEnvironment(create("environment", entry.name, **entry.options), entry.weight)
+        for entry in config.environments
+    ]
+    schedule = Schedule(environments, config.run.seed)
+    if config.warmup.steps or config.model.scratch is not None:
+        demonstrators(schedule)
+    return schedule
+
+
+def _find(kind: str, name: str, key: str) -> Record:
+    """Find a name; an error that has no place yet gets the configuration key."""
+    try:
+        return get_registry().find(kind, name)
+    except PluginError as error:
+        error.where = error.where or f"{key} = {name!r} in the configuration"
+        raise
+
+
+def load_parts(config: RLConfig, folder: RunFolder, schedule: Schedule) -> RunParts:
+    """Load what the configuration names; make the model first where it is made from scratch."""
+    model = _model(config, folder, schedule)
+    tokenizer = load_tokenizer(model)
+    name = None if config.model.scratch is not None else model
+    renderer = create_renderer(tokenizer, config.renderer, model=name, **config.renderer_options)
+    return RunParts(
+        config=config, folder=folder, schedule=schedule, model=model, tokenizer=tokenizer, renderer=renderer
+    )
+
+
+def client_mode(config: RLConfig) -> str:
+    """Return the name of the client mode that the configuration asks for."""
+    return resolve_client_mode(
+        client_mode=config.client_mode,
+        use_renderer=config.use_renderer,
+        use_token_client=config.use_token_client,
+        renderer_options=config.renderer_options,
+    )
+
+
+def sampling_params(config: RLConfig, renderer: Renderer) -> SamplingParams:
+    """Return how completions are drawn; a turn ends at the renderer's stop tokens."""
+    return SamplingParams(**config.sampling.model_dump(), stop_token_ids=tuple(renderer.get_stop_token_ids()))
+
+
+def make_sinks(config: RLConfig) -> dict[str, Sink]:
+    """Create the sinks; `jsonl` is always among them."""
+    names = dict.fromkeys([ALWAYS_ON, *config.sinks])
+    return {name: create("sink", name) for name in names}
+
+
+def _model(config: RLConfig, folder: RunFolder, schedule: Schedule) -> str:
+    scratch = config.model.scratch
+    if scratch is None:
+        return str(config.model.path)
+    if not (folder.model / "config.json").is_file():
+        make_scratch_model(config, scratch, schedule, folder.model)
+    return str(Path(folder.model).resolve())

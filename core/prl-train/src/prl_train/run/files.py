@@ -1,0 +1,65 @@
+"""Write files so that a reader sees the whole file or none: a temporary name first, then a rename."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from .errors import RunError
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write `data` to `path` atomically; create the folder if needed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8 to `path` atomically."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as JSON to `path` atomically."""
+    write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def create_exclusively(path: Path, data: bytes) -> bool:
+    """Write `data` to `path` unless it exists; return whether this call created it. Safe against other processes."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary.write_bytes(data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def read_json(path: Path) -> Any | None:
+    """Return the JSON value in `path`, None where the file does not exist; raise `RunError` where it is damaged."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise RunError(
+            f"{path.name} is not JSON: {error}",
+            where=str(path),
+            next_step="the file was changed by hand or the disk is damaged; remove it, or use a new run directory",
+        ) from error

@@ -1,0 +1,150 @@
+"""The layout of a run folder and the hand-over of batches and weights inside it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+from .batch import StepBatch, decode_batch, encode_batch
+from .errors import RunError
+from .files import read_json, write_bytes, write_json
+from .status import StatusBoard
+
+MARKER = "run.json"
+_OWN_FOLDERS = ("batches", "trained", "weights", "checkpoints", "rollouts", "status", "model")
+_OWN_FILES = (MARKER, "config.toml", "plugins.json", "metrics.jsonl", "warmup.jsonl", "report.html", "progress.json")
+
+
+class RunFolder:
+    """Paths of one run, and its atomic reads and writes."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "config.toml"
+        self.plugins = root / "plugins.json"
+        self.metrics = root / "metrics.jsonl"
+        self.warmup = root / "warmup.jsonl"
+        self.progress = root / "progress.json"
+        self.report = root / "report.html"
+        self.rollouts = root / "rollouts"
+        self.batches = root / "batches"
+        self.trained = root / "trained"
+        self.weights = root / "weights"
+        self.checkpoints = root / "checkpoints"
+        self.model = root / "model"
+        self.status = StatusBoard(root / "status")
+
+    # -- the folder itself
+
+    def is_run(self) -> bool:
+        """Whether the folder holds a run of ours."""
+        return (self.root / MARKER).is_file()
+
+    def claim(self) -> None:
+        """Make the folder a run folder; refuse one that holds something else."""
+        if not self.is_run() and self.root.is_dir() and any(self.root.iterdir()):
+            raise RunError(
+                f"{self.root} is not empty and is not a run folder",
+                where="run.directory",
+                next_step="name a new or empty directory",
+            )
+        write_json(self.root / MARKER, {"kind": "prl run", "format": 1})
+
+    def clear(self) -> None:
+        """Remove what an earlier run left; only files that a run writes are touched."""
+        if not self.is_run():
+            return
+        for name in _OWN_FOLDERS:
+            shutil.rmtree(self.root / name, ignore_errors=True)
+        for name in _OWN_FILES:
+            (self.root / name).unlink(missing_ok=True)
+
+    # -- orchestrator -> trainer
+
+    def batch_path(self, step: int) -> Path:
+        """Return where the batch of `step` lies."""
+        return self.batches / f"batch_{step:06d}.msgpack"
+
+    def write_batch(self, batch: StepBatch) -> None:
+        """Hand a batch to the trainer."""
+        write_bytes(self.batch_path(batch.step), encode_batch(batch))
+
+    def read_batch(self, step: int) -> StepBatch | None:
+        """Return the batch of `step`, None where it is not there yet."""
+        path = self.batch_path(step)
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        return decode_batch(data, where=str(path))
+
+    def batch_steps(self) -> list[int]:
+        """Return the steps whose batches are there, in order."""
+        return _numbers(self.batches, r"batch_(\d+)\.msgpack")
+
+    def prune_batches(self, before: int) -> None:
+        """Remove batches of steps below `before`."""
+        for step in self.batch_steps():
+            if step < before:
+                self.batch_path(step).unlink(missing_ok=True)
+
+    # -- trainer -> orchestrator
+
+    def write_weights_pointer(self, version: int, directory: Path) -> None:
+        """Say which weights are the newest; `directory` must be complete."""
+        write_json(self.weights / "latest.json", {"version": version, "directory": str(directory.resolve())})
+
+    def latest_weights(self) -> tuple[int, str] | None:
+        """Return (version, directory) of the newest weights, None before the first."""
+        value = read_json(self.weights / "latest.json")
+        return None if value is None else (int(value["version"]), str(value["directory"]))
+
+    def write_checkpoint_pointer(self, step: int, directory: Path) -> None:
+        """Say which checkpoint is the newest whole one; `step` batches went into it."""
+        write_json(self.checkpoints / "latest.json", {"step": step, "directory": directory.name})
+
+    def latest_checkpoint(self) -> tuple[int, Path] | None:
+        """Return (batches trained, directory) of the newest whole checkpoint, None before the first."""
+        value = read_json(self.checkpoints / "latest.json")
+        return None if value is None else (int(value["step"]), self.checkpoints / str(value["directory"]))
+
+    def write_trained(self, step: int, metrics: dict[str, float]) -> None:
+        """Record what the trainer measured on the batch of `step`."""
+        write_json(self.trained / f"step_{step:06d}.json", metrics)
+
+    def read_trained(self, step: int) -> dict[str, float] | None:
+        """Return the trainer's metrics of `step`, None where it is not trained yet."""
+        value = read_json(self.trained / f"step_{step:06d}.json")
+        return None if value is None else {str(key): float(number) for key, number in value.items()}
+
+    # -- rollouts
+
+    def rollout_path(self, step: int) -> Path:
+        """Return where the rollouts of `step` are logged."""
+        return self.rollouts / f"step_{step:06d}.jsonl"
+
+    def rollout_steps(self) -> list[int]:
+        """Return the steps whose rollouts are logged, in order."""
+        return _numbers(self.rollouts, r"step_(\d+)\.jsonl")
+
+    def outputs(self) -> dict[str, Path]:
+        """Return what a finished run offers, by name, as far as it exists."""
+        named: dict[str, Any] = {
+            "report": self.report,
+            "metrics": self.metrics,
+            "rollouts": self.rollouts,
+            "weights": self.weights,
+            "checkpoints": self.checkpoints,
+            "config": self.config,
+            "plugins": self.plugins,
+        }
+        return {name: path for name, path in named.items() if path.exists()}
+
+
+def _numbers(directory: Path, pattern: str) -> list[int]:
+    if not directory.is_dir():
+        return []
+    found = (re.fullmatch(pattern, entry.name) for entry in directory.iterdir())
+    return sorted(int(match[1]) for match in found if match)

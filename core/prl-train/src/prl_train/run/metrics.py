@@ -1,0 +1,40 @@
+"""Read and write metrics.jsonl: one row a step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from .errors import RunError
+
+
+def read_metrics(path: Path) -> list[dict[str, float]]:
+    """Return the rows, each with `step`; a last line cut by a crash is left out, any other damage raises `RunError`."""
+    if not path.is_file():
+        return []
+    rows: list[dict[str, float]] = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1], start=1):
+        try:
+            rows.append(json.loads(line))
+        except ValueError as error:
+            raise RunError(
+                f"line {number} is not JSON: {error}", where=str(path), next_step="remove the damaged line"
+            ) from error
+    return rows
+
+
+def append_metrics(path: Path, step: int, values: Mapping[str, float]) -> None:
+    """Append one row. A half-written last line of a crashed run is cut off first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    row = json.dumps({"step": step} | {name: value for name, value in values.items() if name != "step"}) + "\n"
+    with path.open("ab+") as file:
+        size = file.tell()
+        if size:
+            file.seek(0)
+            whole = file.read().rfind(b"\n") + 1
+            if whole < size:
+                file.truncate(whole)
+        file.write(row.encode())
+        file.flush()

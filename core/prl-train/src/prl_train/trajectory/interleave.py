@@ -1,0 +1,156 @@
+"""Join the turns of a rollout to as few training samples as their exact ids allow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from prl.types import Break, Rollout, TrainingSample, Turn
+from prl_train.errors import AlignmentError
+
+from .causes import Divergence, TurnSpan, classify_break
+from .routed import align_routed_experts
+
+
+@dataclass(frozen=True, slots=True)
+class InterleaveResult:
+    """The samples of one rollout, the breaks between them, and what is worth a look.
+
+    `turns[k]` are the rollout's turn numbers that sample `k` holds.
+    """
+
+    samples: list[TrainingSample]
+    breaks: list[Break]
+    warnings: list[str]
+    turns: list[list[int]]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A sample that later turns may extend."""
+
+    ids: list[int]
+    prompt_length: int
+    mask: list[bool]
+    logprobs: list[float]
+    temperatures: list[float]
+    turns: list[int] = field(default_factory=list)
+    spans: list[TurnSpan] = field(default_factory=list)
+    earlier: list[int] = field(default_factory=list)
+
+
+def interleave_rollout(rollout: Rollout, *, decode: Callable[[list[int]], str] | None = None) -> InterleaveResult:
+    """Turn a rollout into training samples: a turn extends the longest sample that its prompt starts with.
+
+    Where none matches, a new sample starts and a `Break` says why and at which token; `decode` (ids to text) lets the
+    cause be told from the text. A rollout with an error keeps its samples with every mask False.
+    """
+    samples: list[_Open] = []
+    breaks: list[Break] = []
+    warnings: list[str] = []
+    for number, turn in enumerate(rollout.turns):
+        _check_turn(turn, number, rollout.trajectory_id)
+        matching = [sample for sample in samples if _starts_with(turn.prompt_ids, sample.ids)]
+        if len(matching) > 1:
+            warnings.append(
+                f"ambiguous prefix at step {number}: {len(matching)} samples match, the longest is extended"
+            )
+        if matching:
+            target = max(reversed(matching), key=lambda sample: len(sample.ids))
+        else:
+            if samples:
+                breaks.append(_break_at(samples, turn, number, decode))
+            target = _Open(list(turn.prompt_ids), len(turn.prompt_ids), [], [], [])
+            samples.append(target)
+        _extend(target, turn, number)
+    built = [_build(sample, rollout) for sample in samples]
+    return InterleaveResult(built, breaks, warnings, [list(sample.turns) for sample in samples])
+
+
+def _check_turn(turn: Turn, number: int, trajectory: str) -> None:
+    where = f"turn {number} of trajectory {trajectory!r}"
+    if len(turn.logprobs) != len(turn.completion_ids):
+        raise AlignmentError(
+            f"{len(turn.logprobs)} log-probabilities for {len(turn.completion_ids)} sampled tokens",
+            where=where,
+            next_step="the engine must return one log-probability per sampled token",
+        )
+    if not turn.prompt_ids:
+        raise AlignmentError(
+            "the turn has no prompt ids", where=where, next_step="use a client mode that returns the prompt's token ids"
+        )
+
+
+def _starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
+    return len(ids) >= len(prefix) and ids[: len(prefix)] == prefix
+
+
+def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many leading entries are equal."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:  # slices compare in C: a binary search beats a loop over long prompts
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _break_at(samples: Sequence[_Open], turn: Turn, number: int, decode: Callable[[list[int]], str] | None) -> Break:
+    lengths = [_common_prefix(sample.ids, turn.prompt_ids) for sample in samples]
+    closest = max(range(len(samples)), key=lambda index: (lengths[index], index))
+    position = lengths[closest]
+    divergence = Divergence(
+        old_ids=samples[closest].ids, new_ids=turn.prompt_ids, position=position, turns=samples[closest].spans
+    )
+    return Break(turn=number, cause=classify_break(divergence, decode), position=position)
+
+
+def _extend(sample: _Open, turn: Turn, number: int) -> None:
+    new_prompt = turn.prompt_ids[len(sample.ids) :]
+    first = not sample.turns
+    sample.earlier.append(0 if first else len(sample.ids))
+    sample.ids.extend(new_prompt)
+    start = len(sample.ids)
+    sample.ids.extend(turn.completion_ids)
+    sample.mask += [False] * len(new_prompt) + [True] * len(turn.completion_ids)
+    sample.logprobs += [0.0] * len(new_prompt) + list(turn.logprobs)
+    sample.temperatures += [turn.temperature] * (len(new_prompt) + len(turn.completion_ids))
+    sample.spans.append(TurnSpan(start, len(sample.ids), turn))
+    sample.turns.append(number)
+
+
+def _build(sample: _Open, rollout: Rollout) -> TrainingSample:
+    routed = align_routed_experts(
+        [
+            (span.end, earlier, span.turn.routed_experts)
+            for span, earlier in zip(sample.spans, sample.earlier, strict=True)
+        ]
+    )
+    length = len(sample.ids)
+    completion = length - sample.prompt_length
+    streams: dict[str, Sequence[object]] = {
+        "mask": sample.mask,
+        "logprobs": sample.logprobs,
+        "temperatures": sample.temperatures,
+    }
+    for name, stream in streams.items():
+        if len(stream) != completion:
+            raise AlignmentError(
+                f"{name} has {len(stream)} entries for {completion} tokens",
+                where=f"trajectory {rollout.trajectory_id!r}",
+                next_step="report this: the sample was built wrongly",
+            )
+    return TrainingSample(
+        prompt_ids=sample.ids[: sample.prompt_length],
+        completion_ids=sample.ids[sample.prompt_length :],
+        completion_mask=[False] * completion if rollout.error is not None else sample.mask,
+        completion_logprobs=sample.logprobs,
+        temperatures=sample.temperatures,
+        reward=rollout.reward,
+        weight_version=min(span.turn.weight_version for span in sample.spans),
+        environment=rollout.environment,
+        trajectory_id=rollout.trajectory_id,
+        routed_experts=routed,
+    )

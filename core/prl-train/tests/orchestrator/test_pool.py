@@ -1,0 +1,167 @@
+"""The pool of groups: the bound on off-policyness, and what is dropped."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from prl.types import Rollout, Turn
+from prl_train.orchestrator.groups import Group
+from prl_train.orchestrator.pool import GroupPool
+from prl_train.run import RunError
+
+
+def group(index: int, version: int, *, error: str | None = None) -> Group:
+    turn = Turn(
+        prompt_ids=[1],
+        completion_ids=[2],
+        logprobs=[-0.1],
+        finish_reason="stop",
+        weight_version=version,
+        message={"role": "assistant", "content": ""},
+    )
+    rollout = Rollout(trajectory_id="t", turns=(turn,), reward=0.0, error=error)
+    return Group(index, None, [rollout], [], [0.0])  # type: ignore[arg-type]
+
+
+class Runs:
+    """Group coroutines under the test's control."""
+
+    def __init__(self) -> None:
+        self.begun: list[int] = []
+        self.gates: dict[int, asyncio.Future[Group]] = {}
+
+    async def run(self, index: int) -> Group:
+        self.begun.append(index)
+        self.gates[index] = asyncio.get_running_loop().create_future()
+        return await self.gates[index]
+
+    async def finish(self, index: int, version: int, **options: Any) -> None:
+        await settle()
+        self.gates[index].set_result(group(index, version, **options))
+        await settle()
+
+
+async def settle() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+def pool(runs: Runs, *, level: int, per_step: int = 2, last: int = 100, **options: Any) -> GroupPool:
+    return GroupPool(
+        runs.run, groups_per_step=per_step, max_async_level=level, last_step=last, max_failed_groups=3, **options
+    )
+
+
+async def test_a_synchronous_run_samples_a_batch_only_with_its_own_weights() -> None:
+    runs = Runs()
+    made = pool(runs, level=0)
+    collecting = asyncio.create_task(made.collect(0))
+    await settle()
+    assert runs.begun == []
+    made.new_weights(0)
+    await settle()
+    assert runs.begun == [0, 1]
+    await runs.finish(1, 0)
+    await runs.finish(0, 0)
+    assert [one.index for one in await collecting] == [0, 1]
+    assert runs.begun == [0, 1]
+    collecting = asyncio.create_task(made.collect(1))
+    await settle()
+    assert runs.begun == [0, 1]
+    made.new_weights(1)
+    await settle()
+    assert runs.begun == [0, 1, 2, 3]
+    collecting.cancel()
+    made.close()
+
+
+async def test_level_one_samples_exactly_one_batch_ahead() -> None:
+    runs = Runs()
+    made = pool(runs, level=1)
+    collecting = asyncio.create_task(made.collect(0))
+    made.new_weights(0)
+    await settle()
+    assert runs.begun == [0, 1, 2, 3]
+    await runs.finish(2, 0)
+    await runs.finish(0, 0)
+    assert [one.index for one in await collecting] == [0, 2]
+    assert runs.begun == [0, 1, 2, 3]
+    assert made.pending == [1, 3]
+    made.close()
+
+
+async def test_a_group_older_than_its_batch_allows_is_dropped_and_counted() -> None:
+    runs = Runs()
+    made = pool(runs, level=1, per_step=1)
+    made.new_weights(0)
+    first = asyncio.create_task(made.collect(0))
+    await settle()
+    assert runs.begun == [0, 1]
+    await runs.finish(1, 0)
+    await first
+    made.new_weights(1)
+    second = asyncio.create_task(made.collect(1))
+    await settle()
+    await runs.finish(2, 1)
+    await second
+    made.new_weights(2)
+    third = asyncio.create_task(made.collect(2))
+    await runs.finish(0, 0)  # sampled by version 0; batch 2 takes version 1 or newer
+    await runs.finish(3, 2)
+    assert [one.index for one in await third] == [3]
+    counts = made.take_counts()
+    assert (counts.stale, counts.failed) == (1, 0)
+    assert made.take_counts().stale == 0
+    made.close()
+
+
+async def test_nothing_is_begun_beyond_the_last_batch() -> None:
+    runs = Runs()
+    made = pool(runs, level=5, last=2)
+    made.new_weights(0)
+    collecting = asyncio.create_task(made.collect(0))
+    await settle()
+    assert runs.begun == [0, 1, 2, 3]
+    collecting.cancel()
+    made.close()
+
+
+async def test_groups_begun_before_an_interruption_are_begun_again_first() -> None:
+    runs = Runs()
+    made = pool(runs, level=0, next_group=9, pending=[4, 7])
+    made.new_weights(0)
+    collecting = asyncio.create_task(made.collect(0))
+    await settle()
+    assert runs.begun == [4, 7]
+    await runs.finish(4, 0)
+    await runs.finish(7, 0)
+    await collecting
+    assert (made.next_group, made.pending) == (9, [])
+
+
+async def test_failed_groups_are_replaced_and_too_many_in_a_row_stop_the_run() -> None:
+    runs = Runs()
+    made = pool(runs, level=0, per_step=1)
+    made.new_weights(0)
+    collecting = asyncio.create_task(made.collect(0))
+    for index in range(2):
+        await runs.finish(index, 0, error="OSError: no engine")
+    assert not collecting.done()
+    await runs.finish(2, 0, error="OSError: no engine")
+    with pytest.raises(RunError, match="3 groups in a row failed; the last one with: OSError: no engine"):
+        await collecting
+    assert made.take_counts().failed == 3
+    made.close()
+
+
+async def test_a_fault_of_the_orchestrator_itself_is_not_swallowed() -> None:
+    async def broken(index: int) -> Group:
+        raise ZeroDivisionError
+
+    made = GroupPool(broken, groups_per_step=1, max_async_level=0, last_step=1, max_failed_groups=3)
+    made.new_weights(0)
+    with pytest.raises(ZeroDivisionError):
+        await made.collect(0)

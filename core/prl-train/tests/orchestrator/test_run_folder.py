@@ -1,0 +1,124 @@
+"""The run folder: nothing half-written is taken for whole, and nothing of others is touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from prl.types import TrainingSample
+from prl_train.run import PeerError, Progress, RunError, RunFolder, StepBatch, decode_batch, encode_batch, read_json
+from prl_train.run.files import create_exclusively, write_bytes
+from prl_train.run.metrics import append_metrics, read_metrics
+from prl_train.run.status import StatusBoard
+
+
+def sample(**fields: object) -> TrainingSample:
+    return TrainingSample(
+        prompt_ids=[1, 2],
+        completion_ids=[3, 4],
+        completion_mask=[True, False],
+        completion_logprobs=[-0.25, 0.0],
+        temperatures=[1.0, 1.0],
+        advantage=0.5,
+        **fields,  # type: ignore[arg-type]
+    )
+
+
+def test_a_batch_survives_the_way_to_the_trainer() -> None:
+    progress = Progress(next_group=7, pending=[5, 6], flat_batches=1, first_reward=0.25)
+    batch = StepBatch(step=3, samples=[sample(), sample(teacher_logprobs=[0.0] * 4)], metrics={"a": 1.0}, progress=progress)
+    assert decode_batch(encode_batch(batch)) == batch
+
+
+def test_arrays_travel_with_shape_and_type() -> None:
+    routed = np.arange(24, dtype=np.int16).reshape(4, 3, 2)
+    batch = StepBatch(step=0, samples=[sample(routed_experts=routed)], metrics={}, progress=Progress())
+    back = decode_batch(encode_batch(batch)).samples[0].routed_experts
+    assert back.dtype == np.int16
+    assert np.array_equal(back, routed)
+
+
+def test_a_damaged_batch_is_an_error_with_a_place() -> None:
+    whole = encode_batch(StepBatch(step=0, samples=[sample()], metrics={}, progress=Progress()))
+    with pytest.raises(RunError, match="not a batch file") as caught:
+        decode_batch(whole[:-3], where="batch_000000.msgpack")
+    assert caught.value.where == "batch_000000.msgpack"
+
+
+def test_a_batch_of_another_format_is_refused() -> None:
+    other = StepBatch(step=0, samples=[], metrics={}, progress=Progress(), format=99)
+    with pytest.raises(RunError, match="batch format 99"):
+        decode_batch(encode_batch(other))
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_bytes(path, b"old")
+
+    def fail(self: Path, target: Path) -> Path:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_bytes(path, b"new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert path.read_bytes() == b"old"
+
+
+def test_only_the_first_of_two_processes_creates_a_file(tmp_path: Path) -> None:
+    assert create_exclusively(tmp_path / "plugins.json", b"mine")
+    assert not create_exclusively(tmp_path / "plugins.json", b"theirs")
+    assert (tmp_path / "plugins.json").read_bytes() == b"mine"
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_damaged_json_names_the_file(tmp_path: Path) -> None:
+    (tmp_path / "latest.json").write_text("{")
+    with pytest.raises(RunError, match=r"latest\.json is not JSON"):
+        read_json(tmp_path / "latest.json")
+    assert read_json(tmp_path / "absent.json") is None
+
+
+def test_a_metrics_line_cut_by_a_crash_is_dropped_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    append_metrics(path, 0, {"reward": 0.5})
+    with path.open("a") as file:
+        file.write('{"step": 1, "rew')
+    assert [row["step"] for row in read_metrics(path)] == [0]
+    append_metrics(path, 1, {"reward": 0.75})
+    assert read_metrics(path) == [{"step": 0, "reward": 0.5}, {"step": 1, "reward": 0.75}]
+
+
+def test_a_metric_named_step_does_not_overwrite_the_runs_step(tmp_path: Path) -> None:
+    append_metrics(tmp_path / "metrics.jsonl", 5, {"step": 3.0, "loss": 1.0})
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 5, "loss": 1.0}]
+
+
+def test_a_folder_with_other_files_is_never_taken_over(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RunError, match="is not empty and is not a run folder"):
+        RunFolder(tmp_path).claim()
+    RunFolder(tmp_path).clear()
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_clearing_a_run_leaves_foreign_files(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    folder.claim()
+    folder.write_batch(StepBatch(step=0, samples=[], metrics={}, progress=Progress()))
+    (tmp_path / "notes.txt").write_text("keep me")
+    folder.clear()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_status_of_an_earlier_start_is_history(tmp_path: Path) -> None:
+    board = StatusBoard(tmp_path)
+    board.set("trainer", "failed", "no weights")
+    with pytest.raises(PeerError, match="the trainer failed: no weights"):
+        board.raise_if_failed("trainer")
+    later = StatusBoard(tmp_path)
+    later.began += 1
+    later.raise_if_failed("trainer")
+    assert later.get("trainer") is None

@@ -1,0 +1,196 @@
+"""Checkpoints resume exactly; directories are whole or not taken."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from prl_train import storage
+from prl_train.data import pack
+from prl_train.errors import CheckpointError
+from prl_train.models import create_tiny_qwen3
+from prl_train.trainer import Trainer, latest_checkpoint, latest_weights, read_weights, remove_old_weights
+from prl_train.trainer.checkpoint import checkpoint_path, remove_old_checkpoints
+
+from .test_trainer import samples
+
+Make = Callable[..., Trainer]
+SCHEDULE: dict[str, Any] = {"lr": 5e-3, "warmup_steps": 3, "schedule": "cosine", "total_steps": 6}
+
+
+def run(trainer: Trainer, first: int, last: int) -> list[dict[str, float]]:
+    metrics = [trainer.step(pack(samples(5, seed=n), 48)) for n in range(first, last)]
+    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in metrics]
+
+
+def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(make_trainer: Make, tmp_path: Path) -> None:
+    whole = make_trainer(**SCHEDULE)
+    expected = run(whole, 0, 6)
+    first = make_trainer(**SCHEDULE)
+    done = run(first, 0, 3)
+    first.save_checkpoint(tmp_path / "c", {"batch": 3, "names": ["a"]})
+    torch.manual_seed(99)
+    second = make_trainer(**SCHEDULE)
+    assert second.load_checkpoint(tmp_path / "c") == {"batch": 3, "names": ["a"]}
+    assert second.step_number == 3
+    assert done + run(second, 3, 6) == expected
+    for mine, theirs in zip(second.model.parameters(), whole.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_random_state_travels_with_the_checkpoint(make_trainer: Make, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    torch.manual_seed(7)
+    trainer.save_checkpoint(tmp_path / "c")
+    expected = torch.rand(3)
+    torch.manual_seed(8)
+    trainer.load_checkpoint(tmp_path / "c")
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_saving_does_not_disturb_the_run(make_trainer: Make, tmp_path: Path) -> None:
+    plain, saving = make_trainer(), make_trainer()
+    expected = run(plain, 0, 2)
+    done = run(saving, 0, 1)
+    saving.save_checkpoint(tmp_path / "c")
+    assert done + run(saving, 1, 2) == expected
+
+
+@pytest.mark.parametrize("damage", ["marker", "truncate", "flip", "remove"])
+def test_a_damaged_checkpoint_is_refused_and_leaves_the_trainer_as_it_was(
+    make_trainer: Make, tmp_path: Path, damage: str
+) -> None:
+    trainer = make_trainer()
+    path = trainer.save_checkpoint(tmp_path / "c")
+    tensors = next((path / "tensors").glob("*.distcp"))
+    content = tensors.read_bytes()
+    if damage == "marker":
+        (path / "checkpoint.json").unlink()
+    elif damage == "truncate":
+        tensors.write_bytes(content[:-10])
+    elif damage == "flip":
+        tensors.write_bytes(content[:-10] + bytes(10))
+    else:
+        (path / "state.json").unlink()
+    run(trainer, 0, 1)
+    before = [p.clone() for p in trainer.model.parameters()]
+    with pytest.raises(CheckpointError, match="not whole") as caught:
+        trainer.load_checkpoint(path)
+    assert caught.value.where == str(path)
+    assert trainer.step_number == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+
+
+def test_a_checkpoint_of_another_model_is_refused_before_anything_changes(
+    make_trainer: Make, model_dir: Path, tmp_path: Path
+) -> None:
+    other = create_tiny_qwen3(
+        tmp_path / "other", model_dir / "tokenizer.json", hidden_size=16, layers=1, heads=2, intermediate=32
+    )
+    path = make_trainer(model=str(other)).save_checkpoint(tmp_path / "c")
+    trainer = make_trainer()
+    with pytest.raises(CheckpointError, match="has shape"):
+        trainer.load_checkpoint(path)
+
+
+def test_extra_that_is_not_json_is_refused_before_writing(make_trainer: Make, tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        make_trainer().save_checkpoint(tmp_path / "c", {"x": object()})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_while_writing_leaves_the_older_checkpoint(
+    make_trainer: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = make_trainer()
+    path = trainer.save_checkpoint(tmp_path / "step_000001", {"n": 1})
+
+    def crash(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(storage, "replace_directory", crash)
+    with pytest.raises(OSError, match="disk full"):
+        trainer.save_checkpoint(path, {"n": 2})
+    monkeypatch.undo()
+    assert trainer.load_checkpoint(path) == {"n": 1}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["step_000001"]
+
+
+def test_the_newest_whole_checkpoint_is_found_and_old_ones_go(make_trainer: Make, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    for step in (1, 2, 10):
+        trainer.save_checkpoint(checkpoint_path(tmp_path, step))
+    (checkpoint_path(tmp_path, 10) / "state.json").unlink()
+    assert latest_checkpoint(tmp_path) == checkpoint_path(tmp_path, 2)
+    assert latest_checkpoint(tmp_path / "none") is None
+    assert [path.name for path in remove_old_checkpoints(tmp_path, 2)] == ["step_000001"]
+    assert remove_old_checkpoints(tmp_path, None) == []
+
+
+def test_published_weights_are_a_model_any_program_loads(make_trainer: Make, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    run(trainer, 0, 1)
+    path = trainer.publish_weights(tmp_path, 7)
+    assert path == tmp_path / "version_000007"
+    assert read_weights(path, verify=True) == 7
+    loaded = AutoModelForCausalLM.from_pretrained(path)
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], value), name
+    assert "lm_head.weight" not in load_file(path / "model.safetensors"), "the tied head was written twice"
+    assert AutoTokenizer.from_pretrained(path).eos_token == "<|im_end|>"
+    config = json.loads((path / "config.json").read_text())
+    assert "prl_packed" not in json.dumps(config), "other programs do not know the trainer's attention"
+    assert config["dtype"] == "float32"
+
+
+def test_untied_heads_are_published(make_trainer: Make, model_dir: Path, tmp_path: Path) -> None:
+    untied = tmp_path / "untied"
+    model = AutoModelForCausalLM.from_pretrained(model_dir)
+    model.config.tie_word_embeddings = False
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach() * 2)
+    model.save_pretrained(untied)
+    shutil.copy(model_dir / "tokenizer.json", untied)
+    trainer = make_trainer(model=str(untied))
+    published = load_file(trainer.publish_weights(tmp_path / "weights", 1) / "model.safetensors")
+    assert torch.equal(published["lm_head.weight"], published["model.embed_tokens.weight"] * 2)
+
+
+def test_tensors_that_share_storage_by_chance_are_both_published(make_trainer: Make, tmp_path: Path) -> None:
+    """A loader ties only what the architecture declares: a left-out tensor would be filled with random numbers."""
+    trainer = make_trainer()
+    layers = trainer.model.model.layers
+    layers[1].mlp.up_proj.weight = layers[0].mlp.up_proj.weight
+    published = load_file(trainer.publish_weights(tmp_path, 1) / "model.safetensors")
+    names = [f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 1)]
+    assert torch.equal(published[names[0]], published[names[1]])
+
+
+def test_an_incomplete_weights_directory_is_never_taken_for_whole(make_trainer: Make, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    for version in (1, 2, 3):
+        trainer.publish_weights(tmp_path, version)
+    newest = tmp_path / "version_000003"
+    os.truncate(newest / "model.safetensors", 100)
+    with pytest.raises(CheckpointError, match="not whole"):
+        read_weights(newest)
+    (tmp_path / "version_000004").mkdir()
+    assert latest_weights(tmp_path) == tmp_path / "version_000002"
+    assert [path.name for path in remove_old_weights(tmp_path, 3)] == ["version_000001"]
+
+
+def test_publishing_again_replaces_a_version(make_trainer: Make, tmp_path: Path) -> None:
+    trainer = make_trainer()
+    first = load_file(trainer.publish_weights(tmp_path, 1) / "model.safetensors")
+    run(trainer, 0, 1)
+    second = load_file(trainer.publish_weights(tmp_path, 1) / "model.safetensors")
+    assert not torch.equal(first["model.norm.weight"], second["model.norm.weight"])
+    assert [path.name for path in tmp_path.iterdir()] == ["version_000001"]
