@@ -120,7 +120,7 @@ def test_parse_gives_back_what_was_rendered(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VOCABULARY)
-def test_a_parsed_turn_renders_to_the_sampled_ids(name: str) -> None:
+def test_a_parsed_turn_comes_back_the_same(name: str) -> None:
     """Odd white space may be normalised once; after that render and parse must agree, also on types."""
     style = replace(EDGES, reasoning=0.0) if name in NO_REASONING else EDGES
     for message in messages_with_one_call_name_each(style, 300):

@@ -1,1 +1,1 @@
-"""The embedded engine."""
+"""The embedded engine: a transformers model on CPU or one GPU, with continuous batching, behind `POST /v1/generate`."""

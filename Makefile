@@ -1,0 +1,74 @@
+# Two commands on a fresh machine with Python 3.11 or newer: `make demo` and `make test`. `make help` lists all.
+
+PYTHON ?= python3
+VENV ?= .venv
+PY := $(VENV)/bin/python
+STAMPS := $(VENV)/stamps
+PIP := $(PY) -m pip --disable-pip-version-check --quiet
+INSTALL := $(PIP) install -c constraints.txt
+PYTEST_ARGS ?=
+
+WORKSPACE := core/prl-core core/prl-train plugins/prl-renderer-qwen plugins/prl-engine-local
+EDITABLE := -e "core/prl-core[client,fast]" -e core/prl-train -e plugins/prl-renderer-qwen -e plugins/prl-engine-local
+ALL_DISTS := $(WORKSPACE) contrib/prl-renderer-echo
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format bench docs dist clean
+
+help:  ## list these targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(STAMPS)/run  ## install, train a small model on a tool game, say where the outputs are
+	$(VENV)/bin/prl rl -c docs/examples/quickstart.toml
+
+test: $(STAMPS)/test  ## install what tests need and run every test
+	$(PY) -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMPS)/test  ## style, types, import rules, sizes of modules and functions
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+	$(PY) tests/lint/sizes.py
+
+format: $(STAMPS)/test  ## rewrite the code as `make lint` wants it
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: $(STAMPS)/bench  ## print speed ratios against transformers and renderers
+	$(PY) tests/benchmarks/run.py
+
+docs: $(STAMPS)/test  ## write docs/reference anew, and what the README and the core's table say of the plugins
+	$(PY) -m prl.plugin.generate_known --write plugins/* core/prl-train
+	$(PY) docs/generate.py --write
+
+dist: $(STAMPS)/run  ## build the wheels of all distributions into dist/
+	rm -rf dist
+	for folder in $(ALL_DISTS); do $(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist $$folder || exit 1; done
+	@ls -1 dist
+
+clean:  ## remove what this file made, and every cache
+	rm -rf $(VENV) dist runs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(STAMPS)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "make: $(PYTHON) is older than 3.11; next: make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMPS)
+	@touch $@
+
+$(STAMPS)/run: $(STAMPS)/venv constraints.txt $(WORKSPACE:%=%/pyproject.toml)
+	@echo "installing prl into $(VENV); the first time takes minutes, most of them for torch"
+	$(INSTALL) hatchling editables
+	$(INSTALL) --no-build-isolation $(EDITABLE)
+	@touch $@
+
+$(STAMPS)/test: $(STAMPS)/run tests/requirements.txt tests/requirements-data.txt contrib/prl-renderer-echo/pyproject.toml
+	$(INSTALL) -r tests/requirements.txt
+	$(INSTALL) --no-deps -r tests/requirements-data.txt
+	$(INSTALL) --no-deps --no-build-isolation -e contrib/prl-renderer-echo
+	@touch $@
+
+$(STAMPS)/bench: $(STAMPS)/test tests/benchmarks/requirements.txt
+	$(INSTALL) -r tests/benchmarks/requirements.txt
+	@touch $@

@@ -1,0 +1,166 @@
+"""An engine reached over HTTP: bytes out, checked answers in, retries under one idempotency key."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import random
+import uuid
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from prl.types import ConfigError, EngineError, EngineUnavailableError, GenerateRequest, GenerateResponse
+
+from . import wire
+
+RANK_HEADER = "X-data-parallel-rank"
+TRANSIENT = frozenset({429, 502, 503, 504})
+LONGEST_PAUSE = 10.0  # seconds
+HEALTH_SECONDS = 10.0
+
+
+class HttpEngineClient:
+    """Speaks to one engine at `base_url` ("http://host:port").
+
+    A failed connection, 429, 502, 503 and 504 are tried again, `retries` times, after pauses that double from `backoff`
+    seconds; every try carries the same `request_id`, so that a finished answer is repeated rather than sampled again.
+    `timeout` (seconds) bounds one try; None waits as long as the engine takes. `headers` go with every request (trace
+    context, authorisation). Cancelling a call closes its connection, at which the engine aborts the request.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        *,
+        timeout: float | None = None,
+        connect_timeout: float = 10.0,
+        retries: int = 6,
+        backoff: float = 0.25,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        parts = urlsplit(base_url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigError(
+                f"{base_url!r} is no engine address",
+                where="base_url of the engine client",
+                next_step='give "http://host:port"',
+            )
+        self._aiohttp = _import_aiohttp()
+        self.base_url = base_url.rstrip("/")
+        self._timeout = self._aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
+        self._retries = retries
+        self._backoff = backoff
+        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        self._sessions: dict[asyncio.AbstractEventLoop, Any] = {}
+
+    async def generate(self, request: GenerateRequest) -> GenerateResponse:
+        """Sample completions for exact prompt ids; raise the `EngineError` family, never return half an answer."""
+        keyed = replace(request, request_id=request.request_id or uuid.uuid4().hex)
+        headers = {} if request.data_parallel_rank is None else {RANK_HEADER: str(request.data_parallel_rank)}
+        body = await self._send("POST", "/v1/generate", wire.encode_generate(keyed), headers)
+        return wire.decode_generate(body, keyed, self._where("/v1/generate"))
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Send an OpenAI chat body; the engine renders the prompt. Retries carry one `request_id`."""
+        data = msgspec.json.encode({"request_id": uuid.uuid4().hex, **body})
+        answer = await self._send("POST", "/v1/chat/completions", data)
+        return wire.decode_object(answer, self._where("/v1/chat/completions"))
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the served models; each has `id` and `max_model_len` (tokens)."""
+        where = self._where("/v1/models")
+        data = wire.decode_object(await self._send("GET", "/v1/models"), where).get("data")
+        if not isinstance(data, list) or not all(isinstance(model, dict) and "id" in model for model in data):
+            raise wire.malformed("the answer lists no models", where)
+        return data
+
+    async def health(self) -> bool:
+        """Whether the engine answers and is ready; never raises, never retries."""
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                status, _ = await self._once("GET", "/health", None, {})
+        except (self._aiohttp.ClientError, OSError, TimeoutError):
+            return False
+        return status == 200
+
+    async def load_weights(self, directory: str, version: int) -> None:
+        """Load a published safetensors directory, which the engine must be able to read, between requests."""
+        data = msgspec.json.encode({"directory": directory, "version": version})
+        where = self._where("/v1/weights")
+        answer = wire.decode_object(await self._send("POST", "/v1/weights", data), where)
+        if answer.get("weight_version") != version:
+            raise wire.malformed(
+                f"weights {version} were sent, the engine says it serves {answer.get('weight_version')}", where
+            )
+
+    async def close(self) -> None:
+        """Close the connections of this event loop."""
+        session = self._sessions.pop(asyncio.get_running_loop(), None)
+        if session is not None:
+            await session.close()
+
+    async def _send(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Return the body of a 200 answer, trying again what may pass."""
+        failure: EngineError
+        for attempt in range(self._retries + 1):
+            if attempt:
+                await asyncio.sleep(_pause(self._backoff, attempt))
+            try:
+                status, answer = await self._once(method, path, body, headers or {})
+            except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
+                failure = self._unreachable(path, error, attempt + 1)
+                failure.__cause__ = error
+                continue
+            if status == 200:
+                return answer
+            failure = wire.decode_error(status, answer, self._where(path))
+            if status not in TRANSIENT:
+                break
+        raise failure
+
+    async def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
+        async with self._session().request(method, self.base_url + path, data=body, headers=headers) as response:
+            return response.status, await response.read()
+
+    def _session(self) -> Any:
+        """Return this event loop's session: connections belong to the loop that opened them."""
+        loop = asyncio.get_running_loop()
+        session = self._sessions.get(loop)
+        if session is None:
+            # no limit on connections: how many requests run at once is the caller's decision
+            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
+            session = self._aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
+            self._sessions[loop] = session
+        return session
+
+    def _where(self, path: str) -> str:
+        return f"engine at {self.base_url}, {path}"
+
+    def _unreachable(self, path: str, error: BaseException, tries: int) -> EngineUnavailableError:
+        return EngineUnavailableError(
+            f"the engine cannot be reached: {str(error) or type(error).__name__} ({tries} tries)",
+            where=self._where(path),
+            next_step="start it (`prl serve --engine local ...`), or correct the address",
+        )
+
+
+def _pause(backoff: float, attempt: int) -> float:
+    """Return seconds to wait: doubling, with jitter so that many clients do not return at once."""
+    return float(min(LONGEST_PAUSE, backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
+
+
+def _import_aiohttp() -> Any:
+    try:
+        return importlib.import_module("aiohttp")
+    except ImportError as error:
+        raise ConfigError(
+            "the engine client needs aiohttp, which is not installed",
+            where="prl.client.http",
+            next_step='pip install "prl-core[client]"',
+        ) from error

@@ -1,0 +1,197 @@
+"""Bytes of the engine routes: requests out, answers in, each checked before anyone trusts it.
+
+Nothing missing is filled in: an invented 0.0 would read as probability one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from prl.types import (
+    EngineError,
+    EngineUnavailableError,
+    GenerateChoice,
+    GenerateRequest,
+    GenerateResponse,
+    MalformedRequestError,
+    MalformedResponseError,
+    PromptTooLongError,
+    RequestAbortedError,
+)
+
+SENTINEL = -9999.0  # what some engines write where they have no log-probability
+ROUNDING = 1e-3  # a log-probability may exceed 0 by so much, from rounding in half precision
+FINISH_REASONS = frozenset({"stop", "length", "abort"})
+
+
+class _Choice(msgspec.Struct, gc=False):
+    token_ids: list[int]
+    logprobs: list[float]
+    finish_reason: str
+    routed_experts: Any = None
+
+
+class _Answer(msgspec.Struct, gc=False):
+    choices: list[_Choice]
+    weight_version: int
+    prompt_token_ids: list[int] | None = None
+    prompt_logprobs: list[float | None] | None = None
+    usage: dict[str, Any] | None = None
+    request_id: str | None = None
+
+
+_decoder = msgspec.json.Decoder(_Answer)
+
+
+def encode_generate(request: GenerateRequest) -> bytes:
+    """Return the JSON body of `POST /v1/generate`; fields at their defaults are left out."""
+    params = request.sampling
+    body: dict[str, Any] = {
+        "model": request.model,
+        "prompt_token_ids": list(request.prompt_token_ids),
+        "max_tokens": params.max_tokens,
+        "min_tokens": params.min_tokens or None,
+        "temperature": params.temperature,
+        "top_p": params.top_p if params.top_p != 1.0 else None,
+        "top_k": params.top_k if params.top_k > 0 else None,
+        "n": params.n if params.n != 1 else None,
+        "seed": params.seed,
+        "stop_token_ids": list(params.stop_token_ids) or None,
+        "prompt_logprobs": request.prompt_logprobs or None,
+        "priority": request.priority or None,
+        "cache_salt": request.cache_salt,
+        "request_id": request.request_id,
+    }
+    return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
+
+
+def decode_generate(body: bytes, request: GenerateRequest, where: str) -> GenerateResponse:
+    """Return the checked answer; raise `MalformedResponseError` for anything inconsistent with the request."""
+    try:
+        answer = _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise malformed(f"the answer is not a generate answer: {error}", where) from error
+    if len(answer.choices) != request.sampling.n:
+        raise malformed(f"{request.sampling.n} completions were asked for, {len(answer.choices)} came", where)
+    sent = list(request.prompt_token_ids)
+    if answer.prompt_token_ids is not None and answer.prompt_token_ids != sent:
+        raise malformed("the answer is for other prompt ids than were sent", where)
+    choices = tuple(_checked(choice, index, where) for index, choice in enumerate(answer.choices))
+    return GenerateResponse(
+        choices=choices,
+        weight_version=answer.weight_version,
+        prompt_token_ids=sent,
+        prompt_logprobs=_checked_prompt(answer.prompt_logprobs, request, where),
+        usage={name: count for name, count in (answer.usage or {}).items() if isinstance(count, int)},
+        request_id=answer.request_id,
+    )
+
+
+def _checked(choice: _Choice, index: int, where: str) -> GenerateChoice:
+    name = f"choices[{index}]"
+    if choice.finish_reason not in FINISH_REASONS:
+        raise malformed(f"{name}.finish_reason is {choice.finish_reason!r}", where)
+    if choice.finish_reason == "abort":
+        raise RequestAbortedError(
+            f"the engine aborted the request after {len(choice.token_ids)} tokens",
+            where=where,
+            next_step="send the request again; a partial completion is never used",
+        )
+    check_tokens(choice.token_ids, choice.logprobs, name, where)
+    return GenerateChoice(
+        token_ids=choice.token_ids,
+        logprobs=choice.logprobs,
+        finish_reason=choice.finish_reason,
+        routed_experts=choice.routed_experts,
+    )
+
+
+def check_tokens(token_ids: Sequence[int], logprobs: Sequence[float], name: str, where: str) -> None:
+    """Raise `MalformedResponseError` unless every id is valid and has one real log-probability."""
+    if len(token_ids) != len(logprobs):
+        raise malformed(f"{name} has {len(token_ids)} token ids but {len(logprobs)} log-probabilities", where)
+    if token_ids and min(token_ids) < 0:
+        raise malformed(f"{name}.token_ids holds {min(token_ids)}", where)
+    for position, value in enumerate(logprobs):
+        if not _is_logprob(value):
+            raise malformed(f"{name}.logprobs[{position}] is {value}, which is no log-probability", where)
+
+
+def _checked_prompt(
+    values: list[float | None] | None, request: GenerateRequest, where: str
+) -> list[float | None] | None:
+    if not request.prompt_logprobs:
+        return None
+    if values is None:
+        raise malformed("prompt_logprobs were asked for, but none came", where)
+    if len(values) != len(request.prompt_token_ids):
+        raise malformed(f"{len(values)} prompt_logprobs came for {len(request.prompt_token_ids)} prompt ids", where)
+    for position, value in enumerate(values):
+        if (value is not None) if position == 0 else (value is None or not _is_logprob(value)):
+            raise malformed(f"prompt_logprobs[{position}] is {value}", where)
+    return values
+
+
+def _is_logprob(value: float) -> bool:
+    return math.isfinite(value) and SENTINEL < value <= ROUNDING
+
+
+def decode_object(body: bytes, where: str) -> dict[str, Any]:
+    """Return a JSON object; raise `MalformedResponseError` for anything else."""
+    try:
+        return msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise malformed(f"the answer is not a JSON object: {error}", where) from error
+
+
+def decode_error(status: int, body: bytes, where: str) -> EngineError:
+    """Return the typed error of an answer that is not 200, with the engine's own three parts where it sent them."""
+    detail = _error_detail(body)
+    code = str(detail.get("code") or detail.get("type") or "")
+    what = str(detail.get("message") or body[:300].decode(errors="replace").strip() or "no message")
+    kind = _BY_CODE.get(code) or _by_status(status, what)
+    source = str(detail.get("where") or "")
+    return kind(
+        f"{what} (HTTP {status})",
+        where=f"{where}; {source}" if source else where,
+        next_step=str(detail.get("next_step") or "read the engine's log"),
+    )
+
+
+def _error_detail(body: bytes) -> Mapping[str, Any]:
+    try:
+        decoded = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return {}
+    detail = decoded.get("error", decoded) if isinstance(decoded, dict) else {}
+    return detail if isinstance(detail, dict) else {"message": detail}
+
+
+def _by_status(status: int, what: str) -> type[EngineError]:
+    if status in (502, 503, 504):
+        return EngineUnavailableError
+    if status == 400 and "maximum context length" in what:  # what OpenAI-compatible servers say, without a code
+        return PromptTooLongError
+    return MalformedRequestError if status in (400, 422) else EngineError
+
+
+_BY_CODE: dict[str, type[EngineError]] = {
+    PromptTooLongError.code: PromptTooLongError,
+    "context_length_exceeded": PromptTooLongError,
+    MalformedRequestError.code: MalformedRequestError,
+    EngineUnavailableError.code: EngineUnavailableError,
+    RequestAbortedError.code: RequestAbortedError,
+}
+
+
+def malformed(what: str, where: str) -> MalformedResponseError:
+    """Return the error of an answer that cannot be trusted."""
+    return MalformedResponseError(
+        what,
+        where=where,
+        next_step="check that this server is a prl engine of the same version; nothing was filled in",
+    )

@@ -1,0 +1,66 @@
+"""A small real run: real renderer, engine and trainer, cut to a few steps."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from prl.config import load_config
+from prl_train.config import RLConfig
+
+QUICKSTART = Path(__file__).parents[2] / "docs" / "examples" / "quickstart.toml"
+SHORT = (
+    "orchestrator.steps=4",
+    "orchestrator.group_size=8",
+    "orchestrator.groups_per_step=3",
+    "model.scratch.tokenizer_examples=64",
+    "warmup.steps=12",
+    "warmup.batch_size=8",
+    "trainer.checkpoint_every=2",
+    "sinks=[]",
+)
+
+Configure = Callable[..., RLConfig]
+Prl = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def quickstart() -> Path:
+    return QUICKSTART
+
+
+@pytest.fixture
+def configure() -> Configure:
+    """Return the quickstart's configuration, shortened, for a run directory."""
+
+    def make(directory: Path, *overrides: str) -> RLConfig:
+        return load_config(RLConfig, QUICKSTART, [*SHORT, f"run.directory={directory}", *overrides])
+
+    return make
+
+
+@pytest.fixture
+def short() -> tuple[str, ...]:
+    return SHORT
+
+
+@pytest.fixture
+def prl() -> Prl:
+    """Run the `prl` command to its end."""
+
+    def run(*words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "prl.cli.main", *words],
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            check=False,
+        )
+
+    return run

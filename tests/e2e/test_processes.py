@@ -1,0 +1,85 @@
+"""Engine, orchestrator and trainer as three processes over HTTP and a shared folder."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from prl_train.run import RunFolder
+from prl_train.run.metrics import read_metrics
+
+pytestmark = pytest.mark.heavy
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def process(log: Path, *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a `prl` command, its output in `log`; end it where the test leaves it running."""
+    with log.open("wb") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "prl.cli.main", *words],
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+    try:
+        yield child
+    finally:
+        if child.poll() is None:
+            child.terminate()
+        child.wait(timeout=20)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
+        time.sleep(0.1)
+
+
+def test_three_processes_train_together(tmp_path: Path, quickstart: Path, short: tuple[str, ...]) -> None:
+    directory, port = tmp_path / "run", free_port()
+    common = ("-c", str(quickstart), *short, f"run.directory={directory}", f"engine.url=http://127.0.0.1:{port}")
+    logs = {name: tmp_path / f"{name}.log" for name in ("trainer", "orchestrator", "engine")}
+    model = directory / "model"
+    with (
+        process(logs["trainer"], "trainer", *common) as trainer,
+        process(logs["orchestrator"], "orchestrator", *common) as orchestrator,
+    ):
+        wait_for((model / "config.json").is_file, 60, "the model from scratch")
+        serve = ("serve", "--engine", "local", "--model", str(model), "--port", str(port), "--threads", "1")
+        with process(logs["engine"], *serve):
+            codes = [child.wait(timeout=120) for child in (orchestrator, trainer)]
+    text = "\n".join(f"--- {name}\n{log.read_text()}" for name, log in logs.items())
+    assert codes == [0, 0], text
+    rows = read_metrics(RunFolder(directory).metrics)
+    assert [row["step"] for row in rows] == [0, 1, 2, 3]
+    assert all(row["samples_per_rollout"] == 1.0 and row["breaks"] == 0.0 for row in rows)
+    assert max(row.get("max_logprob_diff", 0.0) for row in rows) < 1e-3
+    assert RunFolder(directory).report.is_file()
+
+
+def test_a_failed_trainer_ends_the_orchestrator(tmp_path: Path, quickstart: Path, short: tuple[str, ...]) -> None:
+    directory, port = tmp_path / "run", free_port()
+    common = ("-c", str(quickstart), *short, f"run.directory={directory}", f"engine.url=http://127.0.0.1:{port}")
+    log = tmp_path / "orchestrator.log"
+    with process(log, "orchestrator", *common) as orchestrator:
+        wait_for((directory / "model" / "config.json").is_file, 60, "the model from scratch")
+        serve = ("serve", "--engine", "local", "--model", str(directory / "model"), "--port", str(port))
+        with process(tmp_path / "engine.log", *serve):
+            RunFolder(directory).status.set("trainer", "failed", "out of memory")
+            assert orchestrator.wait(timeout=90) == 1
+    assert "the trainer failed: out of memory" in log.read_text()

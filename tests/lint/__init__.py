@@ -1,0 +1,1 @@
+"""Measures that `make lint` takes and ruff cannot."""
