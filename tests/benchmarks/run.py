@@ -13,6 +13,7 @@ import itertools
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ def main() -> None:
         print(f"\n{job.title}")
         job.check(field)
         repetitions = 3 if arguments.quick else arguments.repetitions
-        _print_table(interleave(repetitions, lambda n, job=job: job.prepare(field, n)), field.peer.name)  # type: ignore[misc]
+        _print_table(interleave(repetitions, partial(job.prepare, field)), field.peer.name)
 
 
 if __name__ == "__main__":

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from prl.cli.main import main
 from prl.config import load_config
 from prl_train.config import RLConfig
 
@@ -26,7 +25,7 @@ SHORT = (
 )
 
 Configure = Callable[..., RLConfig]
-Prl = Callable[..., subprocess.CompletedProcess[str]]
+Prl = Callable[..., "Told"]
 
 
 @pytest.fixture
@@ -49,18 +48,20 @@ def short() -> tuple[str, ...]:
     return SHORT
 
 
-@pytest.fixture
-def prl() -> Prl:
-    """Run the `prl` command to its end."""
+@dataclass(frozen=True)
+class Told:
+    """How a command ended, and what it wrote to stderr."""
 
-    def run(*words: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "prl.cli.main", *words],
-            capture_output=True,
-            text=True,
-            timeout=timeout,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            check=False,
-        )
+    code: int
+    stderr: str
+
+
+@pytest.fixture
+def prl(capfd: pytest.CaptureFixture[str]) -> Prl:
+    """Run the `prl` command in this process to its end."""
+
+    def run(*words: str) -> Told:
+        code = main(words)
+        return Told(code, capfd.readouterr().err)
 
     return run

@@ -12,7 +12,7 @@ from prl_train.models import create_tiny_qwen3, train_small_tokenizer
 
 def three_parts(result: Any) -> str:
     """Return stderr of a command that failed as it should."""
-    assert result.returncode != 0
+    assert result.code != 0
     assert "Traceback" not in result.stderr
     assert "prl: error: " in result.stderr
     assert "  where: " in result.stderr

@@ -83,3 +83,27 @@ def test_a_failed_trainer_ends_the_orchestrator(tmp_path: Path, quickstart: Path
             RunFolder(directory).status.set("trainer", "failed", "out of memory")
             assert orchestrator.wait(timeout=90) == 1
     assert "the trainer failed: out of memory" in log.read_text()
+
+
+def test_a_killed_run_goes_on_as_if_nothing_had_happened(
+    tmp_path: Path, quickstart: Path, short: tuple[str, ...]
+) -> None:
+    # One rollout at a time, so that float32 sums do not depend on the timing of the engine's batches.
+    common = ("-c", str(quickstart), *short, "orchestrator.max_concurrency=1", "orchestrator.steps=6")
+    whole, killed = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "killed")
+    with process(tmp_path / "whole.log", "rl", *common, f"run.directory={whole.root}") as child:
+        assert child.wait(timeout=120) == 0
+    with process(tmp_path / "killed.log", "rl", *common, f"run.directory={killed.root}") as child:
+        wait_for(lambda: killed.read_trained(2) is not None, 60, "the third step")
+        child.kill()
+        assert child.wait(timeout=20) != 0
+    assert killed.read_trained(5) is None, "the run was killed too late to prove anything"
+    with process(tmp_path / "again.log", "rl", *common, f"run.directory={killed.root}", "--resume") as child:
+        assert child.wait(timeout=120) == 0, (tmp_path / "again.log").read_text()
+    rows = [
+        [(row["step"], row["reward"], row.get("loss")) for row in read_metrics(run.metrics)] for run in (whole, killed)
+    ]
+    assert rows[0] == rows[1]
+    assert [row[0] for row in rows[1]] == [0, 1, 2, 3, 4, 5]
+    for step in range(6):
+        assert whole.rollout_path(step).read_bytes() == killed.rollout_path(step).read_bytes()

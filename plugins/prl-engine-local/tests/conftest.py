@@ -151,6 +151,20 @@ async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 @pytest.fixture
+def slow_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make every decode step take 10 ms, so that a test can act while a request surely runs."""
+    from prl_engine_local.runner import ModelRunner
+
+    original = ModelRunner.decode
+
+    def slowed(self: ModelRunner, tokens: Any, positions: Any) -> Any:
+        time.sleep(0.01)
+        return original(self, tokens, positions)
+
+    monkeypatch.setattr(ModelRunner, "decode", slowed)
+
+
+@pytest.fixture
 def wait_until() -> Callable[..., Any]:
     return until
 

@@ -50,13 +50,14 @@ async def test_errors_have_the_same_type_over_http_and_in_process(pair: Any) -> 
                 await end.generate(request)
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_cancelling_a_client_call_frees_the_row(pair: Any, wait_until: Any) -> None:
     engine, client = pair
     scheduler = engine.core.scheduler
     task = asyncio.create_task(client.generate(GenerateRequest(model="tiny", prompt_token_ids=[1])))
     await wait_until(lambda: scheduler.queue_sizes()[0] == 1)
     task.cancel()
-    await wait_until(lambda: scheduler.queue_sizes() == (0, 0), 1.0)
+    await wait_until(lambda: scheduler.queue_sizes() == (0, 0))
     assert scheduler.counters.aborted == 1
 
 

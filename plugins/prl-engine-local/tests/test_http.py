@@ -96,6 +96,7 @@ async def test_the_data_parallel_rank_is_validated(server: Any, call: Any, name:
     assert got == status
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_a_client_that_goes_away_frees_its_row(server: Any, wait_until: Any) -> None:
     scheduler = server.engine.core.scheduler
     async with aiohttp.ClientSession() as session:
@@ -103,11 +104,11 @@ async def test_a_client_that_goes_away_frees_its_row(server: Any, wait_until: An
             asyncio.ensure_future(session.post(f"{server.url}/v1/generate", json=body(max_tokens=None, n=16)))
             for _ in range(4)
         ]
-        await wait_until(lambda: scheduler.queue_sizes()[0] > 0)
+        await wait_until(lambda: scheduler.queue_sizes()[0] == 4 * 16)
         for post in posts:
             post.cancel()
         await asyncio.gather(*posts, return_exceptions=True)
-        await wait_until(lambda: scheduler.queue_sizes() == (0, 0), 1.0)
+        await wait_until(lambda: scheduler.queue_sizes() == (0, 0))
     assert scheduler.counters.aborted == 4
     assert scheduler.counters.sampled_tokens < 4 * 16 * 125
 
@@ -197,7 +198,9 @@ async def test_serve_runs_until_interrupted(model_dir: str, call: Any) -> None:
         process.send_signal(signal.SIGINT)
         process.wait(20)
         assert process.stderr is not None
-        assert "Traceback" not in process.stderr.read()
+        said = process.stderr.read()
+        assert f"at http://127.0.0.1:{port}" in said
+        assert "Traceback" not in said
     finally:
         process.kill()
         process.wait()

@@ -123,6 +123,7 @@ async def test_old_answers_are_forgotten_beyond_the_limit(make_engine: Any) -> N
     assert list(engine.core.book._entries) == ["r8", "r9"]
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_cancelling_frees_the_row(make_engine: Any, wait_until: Any) -> None:
     engine = await make_engine()
     task = asyncio.create_task(engine.generate(ask(n=4)))
@@ -137,6 +138,7 @@ async def test_cancelling_frees_the_row(make_engine: Any, wait_until: Any) -> No
     assert len((await engine.generate(ask(max_tokens=3))).choices[0].token_ids) == 3
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_one_of_two_waiters_may_leave(make_engine: Any, wait_until: Any) -> None:
     """A client that retries while its first connection dies must not lose the answer."""
     engine = await make_engine()
@@ -159,6 +161,7 @@ async def test_lower_priority_numbers_run_first(make_engine: Any) -> None:
     assert order == [1, 2, 3]
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_stopping_ends_every_request_with_a_typed_error(make_engine: Any, wait_until: Any) -> None:
     engine = await make_engine(max_batch_size=1)
     tasks = [asyncio.create_task(engine.generate(ask())) for _ in range(3)]

@@ -61,6 +61,26 @@ async def test_logprobs_of_mixed_lengths_equal_a_plain_forward(
     assert counters.largest_batch > 1, "requests were served one at a time"
 
 
+async def test_prompts_too_long_for_one_mask_are_filled_in_narrower_blocks(
+    make_engine: Any, plain_model: Any, logprobs_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prl_engine_local import runner
+
+    engine = await make_engine()
+    widths: list[int] = []
+    original = runner.ModelRunner._block
+
+    def noting(self: Any, start: int, rows: list[list[int]], offset: int, *, head: bool) -> Any:
+        widths.append(max(map(len, rows)))
+        return original(self, start, rows, offset, head=head)
+
+    monkeypatch.setattr(runner, "MASK_ELEMENTS", 1000)
+    monkeypatch.setattr(runner.ModelRunner, "_block", noting)
+    response = await engine.generate(ask(prompt_of(101), max_tokens=5))
+    assert widths == [10] * 10
+    assert_equals_plain(response, plain_model, logprobs_of)
+
+
 async def test_sequences_thrown_out_for_memory_resume_exactly(
     make_engine: Any, plain_model: Any, logprobs_of: Any
 ) -> None:

@@ -42,13 +42,14 @@ async def test_loaded_weights_answer_exactly(
     assert engine.models()[0]["weight_version"] == 7
 
 
+@pytest.mark.usefixtures("slow_steps")
 async def test_a_response_belongs_to_one_version_while_weights_change_under_load(
     make_engine: Any, new_model: Any, save: Any, logprobs_of: Any, plain_model: Any
 ) -> None:
     engine = await make_engine(max_batch_size=4)
     new = new_model(9)
     directory = save(new, "new")
-    tasks = [asyncio.create_task(engine.generate(ask(max_tokens=100 + 15 * i))) for i in range(8)]
+    tasks = [asyncio.create_task(engine.generate(ask(max_tokens=20 + 7 * i))) for i in range(8)]
     await asyncio.sleep(0.05)
     await engine.load_weights(directory, 1)
     tasks += [asyncio.create_task(engine.generate(ask(max_tokens=5))) for _ in range(3)]

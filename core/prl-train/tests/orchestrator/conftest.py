@@ -44,7 +44,7 @@ class FakeSession:
 
 @dataclass
 class FakeMode:
-    """A client mode; `answer(session)` returns the turn to give (its prompt ids are filled in), or an error to raise."""
+    """A client mode; `answer(session)` returns the turn to give (prompt ids are filled in), or an error to raise."""
 
     answer: Answer
     name: str = "fake"

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from prl.types import SamplingParams
 from prl_train.config import OrchestratorSection
 from prl_train.orchestrator import Orchestrator, RolloutPlayer, Schedule, WeightedEnvironment
 from prl_train.orchestrator.groups import GroupRunner
@@ -18,7 +19,6 @@ from prl_train.orchestrator.weights import WeightFollower
 from prl_train.run import DeadStateError, PeerError, RunFolder, StepBatch
 from prl_train.run.metrics import read_metrics
 from prl_train.run.sinks import JsonlSink
-from prl.types import SamplingParams
 
 
 class Engine:

@@ -28,7 +28,9 @@ def sample(**fields: object) -> TrainingSample:
 
 def test_a_batch_survives_the_way_to_the_trainer() -> None:
     progress = Progress(next_group=7, pending=[5, 6], flat_batches=1, first_reward=0.25)
-    batch = StepBatch(step=3, samples=[sample(), sample(teacher_logprobs=[0.0] * 4)], metrics={"a": 1.0}, progress=progress)
+    batch = StepBatch(
+        step=3, samples=[sample(), sample(teacher_logprobs=[0.0] * 4)], metrics={"a": 1.0}, progress=progress
+    )
     assert decode_batch(encode_batch(batch)) == batch
 
 

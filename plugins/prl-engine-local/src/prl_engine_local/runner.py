@@ -15,6 +15,7 @@ from .masks import MaskBuilder
 PROBE_TOLERANCE = {torch.float32: 1e-3}
 LOOSE_TOLERANCE = 1.0
 SCORE_ELEMENTS = 1 << 26  # logits held at once for prompt log-probabilities
+MASK_ELEMENTS = 1 << 26  # of one forward pass: a long prompt in wide blocks would need gigabytes for its mask
 
 
 class ModelRunner:
@@ -34,7 +35,7 @@ class ModelRunner:
         if longest == 0:
             return
         self.cache.reserve(start + len(prefixes), longest)
-        block = max(1, self._prefill_tokens // len(prefixes))
+        block = max(1, min(self._prefill_tokens, MASK_ELEMENTS // longest) // len(prefixes))
         for offset in range(0, longest, block):
             tokens = [list(prefix[offset : offset + block]) for prefix in prefixes]
             # a row whose prefix has ended takes no more blocks; prefixes are sorted, so those are the last rows

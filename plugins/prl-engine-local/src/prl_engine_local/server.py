@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any, TypeVar
 
@@ -131,9 +132,12 @@ def serve(engine: LocalEngine) -> None:
         await engine.stop()
 
     def loaded(task: asyncio.Task[None]) -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
             failure.append(error)
             server.should_exit = True
+        elif engine.is_ready:
+            print(f"serving {options.name!r} at http://{options.host}:{options.port}", file=sys.stderr, flush=True)
 
     app = create_app(engine)
     app.router.lifespan_context = lifespan

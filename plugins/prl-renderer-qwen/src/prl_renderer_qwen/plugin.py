@@ -26,6 +26,11 @@ def _qwen(names: str) -> tuple[str, ...]:
 @hookimpl
 def prl_renderers() -> list[RendererEntry]:
     """Offer the Qwen renderers; model ids and template sums are those of the vendor's repositories."""
+    return [*_text_renderers(), *_vision_renderers(), *_xml_renderers()]
+
+
+def _text_renderers() -> list[RendererEntry]:
+    """Qwen3 and 2507: text, JSON calls."""
     return [
         RendererEntry(
             name="qwen3",
@@ -63,6 +68,12 @@ def prl_renderers() -> list[RendererEntry]:
             templates=("3802169b2a02b81e6adb7ab4f64f91ff02db753c8c3a64a01c35192d3a61d8d7",),
             control_tokens=_CONTROL_TOKENS,
         ),
+    ]
+
+
+def _vision_renderers() -> list[RendererEntry]:
+    """Qwen3-VL: media, JSON calls."""
+    return [
         RendererEntry(
             name="qwen3-vl",
             target=f"{_HERE}.format:create_qwen3_vl",
@@ -87,6 +98,12 @@ def prl_renderers() -> list[RendererEntry]:
             templates=("36e042fe45641f067b1f2381fcc8955d10d956a3ed333ecdf7f7eb0916f68956",),
             control_tokens=_CONTROL_TOKENS + _VISION_TOKENS,
         ),
+    ]
+
+
+def _xml_renderers() -> list[RendererEntry]:
+    """Qwen3.5 and 3.6: media, XML calls."""
+    return [
         RendererEntry(
             name="qwen3.5",
             target=f"{_HERE}.xml_format:create_qwen35",

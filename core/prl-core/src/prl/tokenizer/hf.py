@@ -33,11 +33,11 @@ class HFBackend:
         data = _private(source)
         self._full = _build(data)
         self._ordinary = self._full
-        added = data.get("added_tokens") or []
+        added = self._full.get_added_tokens_decoder()
         if added:
             self._ordinary = _build(without_added_tokens(data))
-        self.added_tokens: dict[str, int] = {token["content"]: token["id"] for token in added}
-        self.special_ids = frozenset(token["id"] for token in added if token["special"])
+        self.added_tokens: dict[str, int] = {token.content: token_id for token_id, token in sorted(added.items())}
+        self.special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
         normalizer = (data.get("normalizer") or {}).get("type")
         self._form = normalizer if normalizer in _UNICODE_FORMS else None
         self._normalizer = self._full.normalizer if normalizer else None
