@@ -78,6 +78,21 @@ async def test_a_synchronous_run_samples_a_batch_only_with_its_own_weights() -> 
     made.close()
 
 
+@pytest.mark.parametrize("level", [0, 1, 5])
+async def test_nothing_is_sampled_before_the_runs_first_weights_are_in(level: int) -> None:
+    # Else the first batch comes from the model the engine was started with: untrained, and labelled as version 0.
+    runs = Runs()
+    made = pool(runs, level=level)
+    collecting = asyncio.create_task(made.collect(0))
+    await settle()
+    assert runs.begun == []
+    made.new_weights(0)
+    await settle()
+    assert runs.begun[:2] == [0, 1]
+    collecting.cancel()
+    made.close()
+
+
 async def test_level_one_samples_exactly_one_batch_ahead() -> None:
     runs = Runs()
     made = pool(runs, level=1)

@@ -246,6 +246,11 @@ class VisionBodies(ChatFormat):
         """Trim a body's outer text as the template does (Qwen3-VL: not at all)."""
         return text
 
+    @property
+    def reads_history(self) -> bool:
+        """Numbered media need the numbers that came before."""
+        return self.options.add_vision_id
+
     def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
         """Numbered media need the numbers that came before."""
         if not self.options.add_vision_id or conversation.messages[0].index >= 0:

@@ -1,6 +1,6 @@
 """Rendering: conversations to pieces, pieces to runs, runs to tokens with spans; the bridge between turns."""
 
-from .conversation import Conversation, MessageView, Part, bad_message, dump_json, mapping_arguments
+from .conversation import Conversation, MessageView, Part, SampledTurn, bad_message, dump_json, mapping_arguments
 from .format import ChatFormat
 from .options import RendererOptions
 from .renderer import ChatRenderer
@@ -13,6 +13,7 @@ __all__ = [
     "MessageView",
     "Part",
     "RendererOptions",
+    "SampledTurn",
     "Writer",
     "bad_message",
     "dump_json",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from prl.contracts import CallView
+from prl.parse import Grammar
 from prl.types import Message, RenderError, ToolSpec
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
@@ -43,19 +44,32 @@ class MessageView:
         return self.content or ""
 
 
+class SampledTurn(NamedTuple):
+    """What a bridge extends: the prompt's ids and those sampled after it, which `grammar` can read.
+
+    `stop` is the control token that ended the turn, None where it was cut off.
+    """
+
+    prompt_ids: Sequence[int]
+    completion_ids: Sequence[int]
+    stop: str | None
+    grammar: Grammar
+
+
 @dataclass(slots=True)
 class Conversation:
     """What a format writes from.
 
     `messages[first:]` are written. In a bridge `is_bridge` is True, `messages[first - 1]` stands for the sampled
-    turn, and what came before it may be unknown. `memo` is scratch space for facts a format computes once per
-    conversation.
+    turn, what came before it may be unknown, and `sampled` holds the ids. `memo` is scratch space for facts a format
+    computes once per conversation.
     """
 
     messages: list[MessageView]
     tools: Sequence[ToolSpec] | None = None
     first: int = 0
     is_bridge: bool = False
+    sampled: SampledTurn | None = None
     memo: dict[str, Any] = field(default_factory=dict)
 
     def role(self, position: int) -> str:

@@ -22,6 +22,8 @@ class ChatFormat(ABC):
     reasoning, tool_codec: the family's codecs, None where it has none.
     content_strip: characters the template strips from both ends of assistant content (None: white space, "": nothing).
     media: kinds of content parts other than text that the family takes ("image", "video").
+    replaces_stop: whether the template closes an earlier turn by another token than the one that was sampled, so that
+        nothing stands between a sampled stop and the next message.
     """
 
     turn_opener: ClassVar[str]
@@ -30,6 +32,7 @@ class ChatFormat(ABC):
     tool_codec: ToolCodec | None = None
     content_strip: ClassVar[str | None] = ""
     media: ClassVar[frozenset[str]] = frozenset()
+    replaces_stop: ClassVar[bool] = False
 
     def __init__(self, options: RendererOptions) -> None:
         self.options = options
@@ -56,6 +59,27 @@ class ChatFormat(ABC):
         """
         return True
 
+    def rewrites_history(self, conversation: Conversation) -> bool:
+        """Whether the new messages of a bridge make the template write `conversation.sampled` or what precedes it anew.
+
+        Here: a new query drops reasoning that the ids contain.
+        """
+        sampled = conversation.sampled
+        if sampled is None or not self.drops_reasoning:
+            return False
+        if not any(self.is_query(view) for view in conversation.messages[conversation.first :]):
+            return False
+        markers = sampled.grammar.reasoning_ids
+        return any(marker in sampled.completion_ids or marker in sampled.prompt_ids for marker in markers)
+
+    def write_close(self, out: Writer, conversation: Conversation) -> bool:
+        """Write what closes a sampled turn that was cut off; False leaves it to the engine.
+
+        The engine closes open reasoning, then writes the close of a whole turn. Formats whose turns have several
+        messages know better.
+        """
+        return False
+
     def create_parser(
         self, grammar: Grammar, begin: ReasoningState, tools: Sequence[ToolSpec] | None, *, offset: int
     ) -> StreamParser:
@@ -68,6 +92,11 @@ class ChatFormat(ABC):
     def is_query(self, message: MessageView) -> bool:
         """Whether a message begins a new query, after which the template may drop earlier reasoning."""
         return message.role == "user"
+
+    @property
+    def reads_history(self) -> bool:
+        """Whether writing new messages depends on more of the past than the sampled turn itself."""
+        return False
 
     @property
     def is_prefix_stable(self) -> bool:

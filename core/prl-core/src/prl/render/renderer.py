@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prl.contracts import StreamParser
 from prl.parse import Grammar, ReasoningState
-from prl.render.conversation import Conversation, MessageView, bad_message, view_messages
+from prl.render.conversation import Conversation, MessageView, SampledTurn, bad_message, view_messages
 from prl.render.format import ChatFormat
 from prl.render.runs import RunEncoder
 from prl.render.writer import Piece, Writer
@@ -103,13 +103,13 @@ class ChatRenderer:
         views = view_messages(new_messages)
         if not views or any(view.role == "assistant" for view in views):
             return None
-        if self._rewrites_history(prompt_ids, completion_ids, views):
-            return None
-        earlier = view_messages(history) if history else [MessageView(NO_MESSAGE, "assistant", "")]
-        conversation = Conversation(earlier + views, tools or None, first=len(earlier), is_bridge=True)
-        self._refuse_media(conversation)
         stop = completion_ids[-1] if completion_ids and completion_ids[-1] in self._stop_ids else None
-        if not self.format.can_bridge(conversation, None if stop is None else self._stop_name(stop)):
+        stop_name = None if stop is None else self.format.stop_tokens[self._stop_ids.index(stop)]
+        sampled = SampledTurn(prompt_ids, completion_ids, stop_name, self._grammar)
+        earlier = self._earlier(history)
+        conversation = Conversation(earlier + views, tools or None, len(earlier), is_bridge=True, sampled=sampled)
+        self._refuse_media(conversation)
+        if self.format.rewrites_history(conversation) or not self.format.can_bridge(conversation, sampled.stop):
             return None
         out = self._writer()
         for position in range(conversation.first, len(conversation.messages)):
@@ -117,7 +117,7 @@ class ChatRenderer:
         out.begin(None)
         self.format.write_generation_prompt(out, conversation)
         start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
-        pieces = [*self._closing_pieces(prompt_ids, completion_ids), *out.pieces]
+        pieces = [*self._closing_pieces(conversation, sampled), *out.pieces]
         if stop is not None and pieces[0].control == stop:
             del pieces[0]  # the model stopped on the token that opens the next turn, and sampled it
         tail, tail_spans = self._encoder.assemble(pieces, end)
@@ -151,8 +151,12 @@ class ChatRenderer:
         """Return the ids that end an assistant turn; the first is the template's own close."""
         return list(self._stop_ids)
 
-    def _stop_name(self, token: int) -> str:
-        return self.format.stop_tokens[self._stop_ids.index(token)]
+    def _earlier(self, history: Sequence[Message] | None) -> list[MessageView]:
+        """Return what a format may see of the past: all of it if it reads that, else the sampled turn only."""
+        if not history:
+            return [MessageView(NO_MESSAGE, "assistant", "")]
+        start = 0 if self.format.reads_history else len(history) - 1
+        return view_messages(history[start:], start=start)
 
     def _writer(self) -> Writer:
         return Writer(self._controls, self.format.options.content_tokens, self.tokenizer.added_pattern)
@@ -167,6 +171,8 @@ class ChatRenderer:
 
         The close is scaffold here: where a bridge has to add it, nobody sampled it.
         """
+        if self.format.replaces_stop:
+            return [], []
         out = self._writer()
         neighbours = [MessageView(NO_MESSAGE, "assistant", ""), MessageView(NO_MESSAGE, "user", "")]
         self.format.write_message(out, Conversation(neighbours, is_bridge=True), 0)
@@ -175,31 +181,26 @@ class ChatRenderer:
         close = [piece._replace(kind=int(Kind.SCAFFOLD)) for piece in close if piece.control in self._stop_ids]
         return close, tail
 
-    def _closing_pieces(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> list[Piece]:
+    def _closing_pieces(self, conversation: Conversation, sampled: SampledTurn) -> list[Piece]:
         """Return what stands between the completion and the next message.
 
         One close where the turn was cut, never two.
         """
         close, tail = self._turn_end
-        if completion_ids and completion_ids[-1] in self._stop_ids:
+        if sampled.stop is not None:
             return tail
+        out = self._writer()
+        if self.format.write_close(out, conversation):
+            return [*out.pieces, *tail]
         pieces = [*close, *tail]
         codec = self.format.reasoning
-        if codec is not None and self._grammar.state_after(prompt_ids, completion_ids) is ReasoningState.OPEN:
-            out = self._writer()
+        state = self._grammar.state_after(sampled.prompt_ids, sampled.completion_ids)
+        if codec is not None and state is ReasoningState.OPEN:
             out.text(codec.before_close)
             out.control(codec.close)
             out.text(codec.after_close)
             pieces = out.pieces + pieces
         return pieces
-
-    def _rewrites_history(
-        self, prompt_ids: Sequence[int], completion_ids: Sequence[int], new: list[MessageView]
-    ) -> bool:
-        """Whether a new query would make the template drop reasoning that the ids contain."""
-        if not self.format.drops_reasoning or not any(self.format.is_query(view) for view in new):
-            return False
-        return any(marker in completion_ids or marker in prompt_ids for marker in self._grammar.reasoning_ids)
 
     def _refuse_media(self, conversation: Conversation) -> None:
         for view in conversation.messages:

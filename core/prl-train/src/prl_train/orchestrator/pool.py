@@ -101,6 +101,8 @@ class GroupPool:
             task.add_done_callback(self._done)
 
     def _may_launch(self) -> bool:
+        if self.version < 0:
+            return False  # the engine still serves the model it was started with, which is no version of this run
         slot = self._taken + len(self._tasks)
         batch = self.step + slot // self.groups_per_step
         return batch < self.last_step and batch - self.max_async_level <= self.version
