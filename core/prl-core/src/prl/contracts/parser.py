@@ -56,6 +56,7 @@ class ToolCodec(Protocol):
     A region is the text between `open` and `close` (control tokens, or plain text where the vocabulary lacks them),
     with control tokens inside it spelled out. A codec may also have `spellings`, a mapping from other texts that models
     write for the markers to whether they open (True) or close (False) a region.
+    A codec whose calls look whole at any argument's end has `needs_close = True`: a region without `close` is cut off.
     """
 
     open: str
@@ -87,7 +88,8 @@ class ReasoningCodec(Protocol):
 
     `open` and `close` are the markers; `after_open`, `before_close` and `after_close` the white space a template
     writes around them; `strip` the characters that a template strips from both ends of reasoning, `content_strip`
-    those it strips from the start of content that follows reasoning (None: any white space, "": nothing).
+    those it strips from the start of content that follows reasoning (None: any white space, "": nothing but what the
+    template itself writes there, once).
     """
 
     open: str

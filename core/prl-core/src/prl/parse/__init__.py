@@ -5,7 +5,7 @@ from .json_calls import CallSyntaxError, is_inside_string, load_object, load_val
 from .reasoning import TaggedReasoning
 from .schema import coerce_text, parameter_schema
 from .stream import CompletionParser
-from .xml_calls import is_inside_parameter, read_functions
+from .xml_calls import TaggedCalls, is_inside_parameter, read_functions
 
 __all__ = [
     "CallSyntaxError",
@@ -13,6 +13,7 @@ __all__ = [
     "Grammar",
     "Mark",
     "ReasoningState",
+    "TaggedCalls",
     "TaggedReasoning",
     "coerce_text",
     "is_inside_parameter",

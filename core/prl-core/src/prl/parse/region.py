@@ -66,6 +66,9 @@ class CallRegion:
         in every chunking.
         """
         span = (self.start, end)
+        if closed is None and getattr(self._codec, "needs_close", False):
+            yield InvalidToolCall(self._opened.text + self.text, f"{self._codec.close} is missing", span)
+            return
         for n, call in enumerate(self._calls):
             if call.arguments is not None:
                 suffix = f"_{n}" if n else ""

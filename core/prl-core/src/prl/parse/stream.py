@@ -121,6 +121,9 @@ class CompletionParser:
             self._emit("content", self._content.add(before))
         else:
             self._content.drop_space()
+        codec = self._grammar.reasoning
+        if codec is not None and codec.strip == "":
+            self._reasoning.lead = codec.after_open
         self._state = _State.REASONING
         self._reasoned, self._complete = True, False
 
@@ -133,11 +136,13 @@ class CompletionParser:
         self._state = _State.CONTENT
 
     def _leave_reasoning(self) -> None:
-        self._emit("reasoning", self._reasoning.end())
-        self._reasoned = self._complete = True
         codec = self._grammar.reasoning
+        self._emit("reasoning", self._reasoning.end(codec.before_close if codec is not None else ""))
+        self._reasoned = self._complete = True
         if codec is not None and not self._content:
             self._content.strip_left(codec.content_strip)
+            if codec.content_strip == "":
+                self._content.lead = codec.after_close
 
     def _open_call(self, event: Event) -> None:
         codec = self._grammar.tool_codec

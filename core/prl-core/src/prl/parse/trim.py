@@ -11,10 +11,11 @@ WHITE_SPACE = None
 class TrimmedText:
     """Collects text in any chunking. White space at the end is held back until what follows decides about it.
 
-    `left` and `right` are the characters stripped from the start and the end, as for `str.strip`.
+    `left` and `right` are the characters stripped from the start and the end, as for `str.strip`. `lead` is white space
+    removed from the start once, where it stands.
     """
 
-    __slots__ = ("_after_call", "_held", "_left", "_parts", "_right", "_started")
+    __slots__ = ("_after_call", "_held", "_left", "_parts", "_right", "_started", "lead")
 
     def __init__(self, *, left: str | None, right: str | None) -> None:
         self._parts: list[str] = []
@@ -23,6 +24,7 @@ class TrimmedText:
         self._right = right
         self._started = left == ""
         self._after_call = False
+        self.lead = ""
 
     @property
     def value(self) -> str:
@@ -44,19 +46,20 @@ class TrimmedText:
         self._held = text[len(body) :]
         if body:
             self._after_call = False
+            body = self._without_lead(body)
         return self._keep(body)
 
-    def end(self) -> str:
-        """End the text; return what was held back and belongs to it."""
-        held, self._held = self._held, ""
-        return "" if self._after_call else self._keep(held.rstrip(self._right))
+    def end(self, suffix: str = "") -> str:
+        """End the text; return what was held back and belongs to it, without `suffix` (white space of the template)."""
+        held, self._held = self._without_lead(self._held), ""
+        return "" if self._after_call else self._keep(held.removesuffix(suffix).rstrip(self._right))
 
     def before_call(self, trim: Callable[[str], str]) -> str:
         """End the text before a call.
 
         Remove the separator that a template writes there; return what remains certain.
         """
-        held, self._held = self._held, ""
+        held, self._held = self._without_lead(self._held), ""
         return "" if self._after_call else self._keep(trim(held).rstrip(self._right))
 
     def after_call(self) -> None:
@@ -76,6 +79,11 @@ class TrimmedText:
     def drop_space(self) -> None:
         """Forget white space held back."""
         self._held = ""
+
+    def _without_lead(self, text: str) -> str:
+        """Remove the lead, once."""
+        lead, self.lead = self.lead, ""
+        return text.removeprefix(lead)
 
     def _keep(self, text: str) -> str:
         if text:

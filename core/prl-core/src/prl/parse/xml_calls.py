@@ -1,56 +1,101 @@
-"""Calls written as `<function=name><parameter=key>value</parameter></function>` (Qwen3-Coder, Qwen3.5, Nemotron-3)."""
+"""Calls written as nested tags: `<function=name><parameter=key>value</parameter></function>` and its like."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from prl.contracts import ReadCall
 from prl.parse.schema import coerce_text, parameter_schema
 from prl.types import ToolSpec
 
-_FUNCTION = re.compile(r"(?:^|(?<=</function>))\s*<function=")
-_HEAD = re.compile(r"\s*<function=([^>\n]*)>")
-_PARAMETER = re.compile(
-    r"\s*<parameter=([^>\n]*)>(.*?)(?:</parameter>(?=\s*(?:<parameter=|\Z))|(?=\n<parameter=)|\Z)", re.DOTALL
+_NAME = r"([^>\n]*)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaggedCalls:
+    """Reads the calls of one set of tags.
+
+    function, parameter: the opening tags, as the text before and after the name.
+    function_end, parameter_end: the closing tags.
+    line_feeds: whether a value stands between line feeds of the format.
+    may_omit_end: whether a parameter may end where the next one begins on a new line, as Qwen's models sometimes write.
+    """
+
+    function: tuple[str, str]
+    parameter: tuple[str, str]
+    function_end: str
+    parameter_end: str
+    line_feeds: bool = False
+    may_omit_end: bool = False
+
+    def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
+        """Read all functions of a region; values take the types that the tool's schema declares. Never raises."""
+        starts = [match.start() for match in self._function.finditer(region)]
+        if not starts or region[: starts[0]].strip():
+            return [ReadCall(region, error=f"expected {'name'.join(self.function)}")]
+        ends = [*starts[1:], len(region)]
+        return [self._read_function(region[start:end], tools) for start, end in zip(starts, ends, strict=True)]
+
+    def is_inside_parameter(self, region: str) -> bool:
+        """Whether a parameter is still open, so that what follows may belong to its value."""
+        return region.rfind(self.parameter[0]) > region.rfind(self.parameter_end)
+
+    def _read_function(self, text: str, tools: Sequence[ToolSpec] | None) -> ReadCall:
+        head = self._head.match(text)
+        name = head.group(1).strip() if head is not None else ""
+        if head is None or not name:
+            return ReadCall(text, error="the function has no name")
+        body, closed, after = text[head.end() :].rpartition(self.function_end)
+        if not closed:
+            return ReadCall(text, error=f"{self.function_end} is missing")
+        if after.strip():
+            return ReadCall(text, error=f"there is text after {self.function_end}")
+        arguments: dict[str, Any] = {}
+        position = 0
+        while body[position:].strip():
+            match = self._parameter.match(body, position)
+            if match is None:
+                return ReadCall(text, error="there is text outside the parameters")
+            key = match.group(1).strip()
+            if not key or key in arguments:
+                return ReadCall(text, error=f"parameter {key!r} is given twice" if key else "a parameter has no name")
+            value = match.group(2)
+            if self.line_feeds:
+                value = value.removeprefix("\n").removesuffix("\n")
+            arguments[key] = coerce_text(value, parameter_schema(tools, name, key))
+            position = match.end()
+        return ReadCall(text, name, arguments)
+
+    @cached_property
+    def _function(self) -> re.Pattern[str]:
+        return re.compile(rf"(?:^|(?<={re.escape(self.function_end)}))\s*{re.escape(self.function[0])}")
+
+    @cached_property
+    def _head(self) -> re.Pattern[str]:
+        return re.compile(rf"\s*{_NAME.join(map(re.escape, self.function))}")
+
+    @cached_property
+    def _parameter(self) -> re.Pattern[str]:
+        opening = re.escape(self.parameter[0])
+        end = rf"{re.escape(self.parameter_end)}(?=\s*(?:{opening}|\Z))"
+        if self.may_omit_end:
+            end = rf"(?:{end}|(?=\n{opening})|\Z)"
+        return re.compile(rf"\s*{_NAME.join(map(re.escape, self.parameter))}(.*?){end}", re.DOTALL)
+
+
+_FUNCTIONS = TaggedCalls(
+    function=("<function=", ">"),
+    parameter=("<parameter=", ">"),
+    function_end="</function>",
+    parameter_end="</parameter>",
+    line_feeds=True,
+    may_omit_end=True,
 )
+"""The tags of Qwen3-Coder, Qwen3.5 and Nemotron-3."""
 
-
-def read_functions(region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
-    """Read all functions of a region; values take the types that the tool's schema declares. Never raises."""
-    starts = [match.start() for match in _FUNCTION.finditer(region)]
-    if not starts or region[: starts[0]].strip():
-        return [ReadCall(region, error="expected <function=name>")]
-    ends = [*starts[1:], len(region)]
-    return [_read_function(region[start:end], tools) for start, end in zip(starts, ends, strict=True)]
-
-
-def is_inside_parameter(region: str) -> bool:
-    """Whether a parameter is still open, so that what follows may belong to its value."""
-    return region.rfind("<parameter=") > region.rfind("</parameter>")
-
-
-def _read_function(text: str, tools: Sequence[ToolSpec] | None) -> ReadCall:
-    head = _HEAD.match(text)
-    name = head.group(1).strip() if head is not None else ""
-    if head is None or not name:
-        return ReadCall(text, error="the function has no name")
-    body, closed, after = text[head.end() :].rpartition("</function>")
-    if not closed:
-        return ReadCall(text, error="</function> is missing")
-    if after.strip():
-        return ReadCall(text, error="there is text after </function>")
-    arguments: dict[str, Any] = {}
-    position = 0
-    while body[position:].strip():
-        match = _PARAMETER.match(body, position)
-        if match is None:
-            return ReadCall(text, error="there is text outside the parameters")
-        key = match.group(1).strip()
-        if not key or key in arguments:
-            return ReadCall(text, error=f"parameter {key!r} is given twice" if key else "a parameter has no name")
-        value = match.group(2).removeprefix("\n").removesuffix("\n")
-        arguments[key] = coerce_text(value, parameter_schema(tools, name, key))
-        position = match.end()
-    return ReadCall(text, name, arguments)
+read_functions = _FUNCTIONS.read
+is_inside_parameter = _FUNCTIONS.is_inside_parameter

@@ -55,6 +55,22 @@ class SampledTurn(NamedTuple):
     stop: str | None
     grammar: Grammar
 
+    def holds_reasoning(self, placeholder: Sequence[str] = ()) -> bool:
+        """Whether the ids hold reasoning markers that are not part of `placeholder`, a sequence of such markers."""
+        markers = self.grammar.reasoning_ids
+        if not any(marker in self.completion_ids or marker in self.prompt_ids for marker in markers):
+            return False
+        expected = [token for name in placeholder for token in markers if self.grammar.marks[token][1] == name]
+        ids = [*self.prompt_ids, *self.completion_ids]
+        end = 0
+        for place in [place for place, token in enumerate(ids) if token in markers]:
+            if place < end:
+                continue
+            end = place + len(expected)
+            if not expected or ids[place:end] != expected:
+                return True
+        return False
+
 
 @dataclass(slots=True)
 class Conversation:

@@ -22,6 +22,7 @@ class ChatFormat(ABC):
     reasoning, tool_codec: the family's codecs, None where it has none.
     content_strip: characters the template strips from both ends of assistant content (None: white space, "": nothing).
     media: kinds of content parts other than text that the family takes ("image", "video").
+    reasoning_placeholder: the reasoning markers that the template leaves where it drops reasoning, if any.
     replaces_stop: whether the template closes an earlier turn by another token than the one that was sampled, so that
         nothing stands between a sampled stop and the next message.
     """
@@ -32,6 +33,7 @@ class ChatFormat(ABC):
     tool_codec: ToolCodec | None = None
     content_strip: ClassVar[str | None] = ""
     media: ClassVar[frozenset[str]] = frozenset()
+    reasoning_placeholder: ClassVar[tuple[str, ...]] = ()
     replaces_stop: ClassVar[bool] = False
 
     def __init__(self, options: RendererOptions) -> None:
@@ -62,15 +64,14 @@ class ChatFormat(ABC):
     def rewrites_history(self, conversation: Conversation) -> bool:
         """Whether the new messages of a bridge make the template write `conversation.sampled` or what precedes it anew.
 
-        Here: a new query drops reasoning that the ids contain.
+        Here: a new query drops reasoning that the ids contain; its placeholder stays as it is.
         """
         sampled = conversation.sampled
         if sampled is None or not self.drops_reasoning:
             return False
         if not any(self.is_query(view) for view in conversation.messages[conversation.first :]):
             return False
-        markers = sampled.grammar.reasoning_ids
-        return any(marker in sampled.completion_ids or marker in sampled.prompt_ids for marker in markers)
+        return sampled.holds_reasoning(self.reasoning_placeholder)
 
     def write_close(self, out: Writer, conversation: Conversation) -> bool:
         """Write what closes a sampled turn that was cut off; False leaves it to the engine.

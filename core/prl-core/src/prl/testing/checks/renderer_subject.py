@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from prl.contracts import Renderer
-from prl.testing.conversations import ORDINARY, GeneratedConversation, Style, generate_conversations
+from prl.testing.conversations import (
+    ORDINARY,
+    GeneratedConversation,
+    Style,
+    generate_assistant,
+    generate_conversations,
+)
 from prl.tokenizer import Tokenizer
 from prl.types import Message, RenderError, ToolSpec
 
 from .check import NotApplicable, expect
-from .material import TOOL, assistant, calling, result, system, user
+from .material import THOUGHT, TOOL, as_mapping, assistant, call, calling, result, system, user
 
 Oracle = Callable[[Sequence[Message], Sequence[ToolSpec] | None, bool], Sequence[int] | None]
 """(messages, tools, add_generation_prompt) -> the vendor's ids, None where the vendor refuses."""
@@ -116,7 +121,7 @@ class RendererSubject:
     def writes_reasoning(self) -> bool:
         """Whether the reasoning of the last turn is part of the ids."""
         plain = self.renderer.render_ids([user(), assistant()])
-        return plain != self.renderer.render_ids([user(), assistant(reasoning_content="They want the ivory gate.")])
+        return plain != self.renderer.render_ids([user(), assistant(reasoning_content=THOUGHT)])
 
     @cached_property
     def cases(self) -> list[Case]:
@@ -143,10 +148,11 @@ class RendererSubject:
         return self._turns(Style(edge=0.6, parts=0, null=0, inline_reasoning=0, markup=()))
 
     def _turns(self, style: Style) -> list[Message]:
-        from prl.testing.conversations import generate_assistant
-
-        drawn = (generate_assistant(seed, self._fit(style)) for seed in range(self.fuzzed // 2))
-        return [turn for turn in map(distinct_calls, drawn) if self.takes([user(), turn])]
+        drawn = [distinct_calls(generate_assistant(seed, self._fit(style))) for seed in range(self.fuzzed // 2)]
+        if not self.takes_calls:
+            for turn in drawn:
+                turn.pop("tool_calls", None)
+        return [turn for turn in drawn if self.takes([user(), turn])]
 
     def sampled(
         self,
@@ -191,7 +197,7 @@ class RendererSubject:
             changes |= {"calls": 0.0, "tools": 0.0}
         if not self.takes([user(), assistant(), system(), user()]):
             changes["late_system"] = 0.0
-        return functools.reduce(lambda made, change: _with(made, *change), changes.items(), style)
+        return replace(style, **changes)
 
     def _accepts(self, one: GeneratedConversation) -> bool:
         return self.takes(one.messages, one.tools)
@@ -199,15 +205,11 @@ class RendererSubject:
 
 def two_calls() -> tuple[dict[str, Any], dict[str, Any]]:
     """Return two calls of one turn."""
-    from .material import call
-
     return call(1), call(2, arguments={"city": "Narvik", "days": 2, "metric": False})
 
 
 def distinct_calls(turn: Message) -> Message:
     """Give each call of a turn its own name, so that a schema can describe each, and mapping arguments."""
-    from .material import as_mapping
-
     message: Any = turn
     for number, one in enumerate(message.get("tool_calls") or ()):
         function = one["function"]
@@ -215,8 +217,3 @@ def distinct_calls(turn: Message) -> Message:
         function["arguments"] = as_mapping(function["arguments"])
     return turn
 
-
-def _with(style: Style, name: str, value: Any) -> Style:
-    from dataclasses import replace
-
-    return replace(style, **{name: value})
