@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from prl.contracts import ReasoningCodec, ToolCodec
@@ -40,7 +40,8 @@ class Grammar:
     """One format's completion grammar on one tokenizer.
 
     `marks` are markers with an id of their own and their spelling; `text_marks` those that the vocabulary spells in
-    ordinary tokens, found in the text by `text_pattern`.
+    ordinary tokens, found in the text by `text_pattern`. `controls` are the renderer's control tokens, for formats that
+    bring their own parser.
     """
 
     marks: Mapping[int, tuple[Mark, str]]
@@ -51,7 +52,9 @@ class Grammar:
     content_strip: str | None
     opener: int
     token_bytes: Sequence[bytes]
+    lowest_mark: int
     reasoning_ids: tuple[int, ...]
+    controls: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def build(
@@ -63,6 +66,7 @@ class Grammar:
         reasoning: ReasoningCodec | None,
         tool_codec: ToolCodec | None,
         content_strip: str | None,
+        controls: Mapping[str, int] | None = None,
     ) -> Grammar:
         """Look the markers up in the tokenizer."""
         wanted: list[tuple[str, Mark]] = []
@@ -91,7 +95,9 @@ class Grammar:
             content_strip=content_strip,
             opener=opener,
             token_bytes=table,
+            lowest_mark=min(marks, default=0),  # control tokens mostly come last: one comparison skips ordinary tokens
             reasoning_ids=tuple(i for i, (mark, _) in marks.items() if mark in (Mark.THINK, Mark.END_THINK)),
+            controls=controls or {},
         )
 
     def state_after(self, *id_lists: Sequence[int]) -> ReasoningState:

@@ -37,15 +37,11 @@ class Lexer:
 
     def feed(self, ids: Sequence[int]) -> list[Event]:
         """Return what became certain. Text that may be the beginning of a spelled-out marker is held back."""
-        marks = self._grammar.marks
-        table = self._grammar.token_bytes
-        if ids and (min(ids) < 0 or max(ids) >= len(table)):
-            spelled = [table[token] if 0 <= token < len(table) else _UNKNOWN for token in ids]
-        else:
-            spelled = [table[token] for token in ids]
+        marks, lowest = self._grammar.marks, self._grammar.lowest_mark
+        spelled = self._spell(ids)
         events: list[Event] = []
         begin = 0
-        for position in [n for n, token in enumerate(ids) if token in marks]:
+        for position in [n for n, token in enumerate(ids) if token >= lowest and token in marks]:
             if position > begin or self._open:
                 self._text(events, spelled[begin:position], begin, final=True)
             mark, text = marks[ids[position]]
@@ -57,6 +53,15 @@ class Lexer:
             self._open = True
         self.position += len(ids)
         return events
+
+    def _spell(self, ids: Sequence[int]) -> list[bytes]:
+        table = self._grammar.token_bytes
+        try:
+            if not ids or min(ids) >= 0:
+                return [table[token] for token in ids]
+        except IndexError:
+            pass
+        return [table[token] if 0 <= token < len(table) else _UNKNOWN for token in ids]
 
     def finish(self) -> list[Event]:
         """Return what was held back."""

@@ -77,8 +77,8 @@ class Conversation:
     """What a format writes from.
 
     `messages[first:]` are written. In a bridge `is_bridge` is True, `messages[first - 1]` stands for the sampled
-    turn, what came before it may be unknown, and `sampled` holds the ids. `memo` is scratch space for facts a format
-    computes once per conversation.
+    turn, what came before it may be unknown, and `sampled` holds the ids. `has_prompt` says whether a generation
+    prompt follows the last message. `memo` is scratch space for facts a format computes once per conversation.
     """
 
     messages: list[MessageView]
@@ -86,6 +86,7 @@ class Conversation:
     first: int = 0
     is_bridge: bool = False
     sampled: SampledTurn | None = None
+    has_prompt: bool = False
     memo: dict[str, Any] = field(default_factory=dict)
 
     def role(self, position: int) -> str:

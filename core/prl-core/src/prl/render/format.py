@@ -82,9 +82,15 @@ class ChatFormat(ABC):
         return False
 
     def create_parser(
-        self, grammar: Grammar, begin: ReasoningState, tools: Sequence[ToolSpec] | None, *, offset: int
+        self,
+        grammar: Grammar,
+        begin: ReasoningState,
+        tools: Sequence[ToolSpec] | None,
+        *,
+        offset: int,
+        prompt_ids: Sequence[int] | None = None,
     ) -> StreamParser:
-        """Return the parser of one completion. `offset` is the number of tokens before it.
+        """Return the parser of one completion. `offset` is the number of tokens before it, `prompt_ids` those tokens.
 
         A family whose completions are not "reasoning, content, calls" between markers brings its own.
         """

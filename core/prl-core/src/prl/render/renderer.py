@@ -41,6 +41,7 @@ class ChatRenderer:
             reasoning=chat_format.reasoning,
             tool_codec=chat_format.tool_codec,
             content_strip=chat_format.content_strip,
+            controls=self._controls,
         )
         self._turn_end = self._find_turn_end()
         self._prompt_pieces = self._generation_pieces(Conversation([]))
@@ -60,7 +61,7 @@ class ChatRenderer:
         add_generation_prompt: bool = False,
     ) -> RenderedTokens:
         """Turn a conversation into ids and spans; raise `RenderError` naming the message index."""
-        conversation = Conversation(view_messages(messages), tools or None)
+        conversation = Conversation(view_messages(messages), tools or None, has_prompt=add_generation_prompt)
         if not conversation.messages:
             raise RenderError(
                 "there are no messages to render", where="messages", next_step="give at least one message"
@@ -107,7 +108,9 @@ class ChatRenderer:
         stop_name = None if stop is None else self.format.stop_tokens[self._stop_ids.index(stop)]
         sampled = SampledTurn(prompt_ids, completion_ids, stop_name, self._grammar)
         earlier = self._earlier(history)
-        conversation = Conversation(earlier + views, tools or None, len(earlier), is_bridge=True, sampled=sampled)
+        conversation = Conversation(
+            earlier + views, tools or None, len(earlier), is_bridge=True, sampled=sampled, has_prompt=True
+        )
         self._refuse_media(conversation)
         if self.format.rewrites_history(conversation) or not self.format.can_bridge(conversation, sampled.stop):
             return None
@@ -145,7 +148,7 @@ class ChatRenderer:
         """Return a parser for one completion that arrives in pieces."""
         state = self._prompt_state if prompt_ids is None else self._grammar.state_after(prompt_ids)
         offset = len(prompt_ids) if prompt_ids is not None else 0
-        return self.format.create_parser(self._grammar, state, tools, offset=offset)
+        return self.format.create_parser(self._grammar, state, tools, offset=offset, prompt_ids=prompt_ids)
 
     def get_stop_token_ids(self) -> list[int]:
         """Return the ids that end an assistant turn; the first is the template's own close."""
