@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from prl import create_renderer, load_tokenizer
+from prl_train.launch import train_loop
 from prl_train.launch.processes import run_everything
+from prl_train.models import load_model
 from prl_train.run import RunFolder
 from prl_train.run.metrics import read_metrics
 
@@ -83,11 +86,50 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, configure: An
         assert whole.rollout_path(step).read_text() == parts.rollout_path(step).read_text()
 
 
-def test_sampling_ahead_of_the_weights_stays_within_its_bound(tmp_path: Path, configure: Any) -> None:
+def test_sampling_ahead_of_the_weights_stays_within_its_bound_and_is_labelled_truly(
+    tmp_path: Path, configure: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # All versions are kept, so that each turn can be scored under the very weights it says it was sampled by.
+    monkeypatch.setattr(train_loop, "remove_old_weights", lambda *_: [])
     run_everything(configure(tmp_path / "run", "orchestrator.max_async_level=1", "orchestrator.steps=6"))
-    rows = read_metrics(RunFolder(tmp_path / "run").metrics)
+    folder = RunFolder(tmp_path / "run")
+    rows = read_metrics(folder.metrics)
     assert len(rows) == 6
     assert max(row["off_policy_lag"] for row in rows) == 1.0
+    # Nothing is older than the first batch's weights: it is sampled and trained by the same, also in an asynchronous run.
+    assert rows[0]["max_logprob_diff"] < 1e-3
+    models: dict[int, Any] = {}
+    for step in folder.rollout_steps():
+        for line in folder.rollout_path(step).read_text().splitlines():
+            record = json.loads(line)
+            (sample,) = record["samples"]
+            turns = _sampled_ranges(sample)
+            assert len(turns) == len(record["weight_versions"])
+            for (start, end), version in zip(turns, record["weight_versions"], strict=True):
+                if version not in models:
+                    models[version] = load_model(folder.weights / f"version_{version:06d}").eval()
+                assert _difference(models[version], sample, start, end) < 1e-3, (step, record["trajectory_id"], version)
+    assert len(models) >= 5
+
+
+def _sampled_ranges(sample: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return the runs of sampled tokens, as positions in the completion."""
+    edges = [0, *sample["mask"], 0]
+    starts = [i for i in range(len(sample["mask"])) if (edges[i], edges[i + 1]) == (0, 1)]
+    ends = [i for i in range(1, len(sample["mask"]) + 1) if (edges[i], edges[i + 1]) == (1, 0)]
+    return list(zip(starts, ends, strict=True))
+
+
+def _difference(model: Any, sample: dict[str, Any], start: int, end: int) -> float:
+    """Return the largest |engine - model| log-probability of the sampled tokens `start <= i < end`."""
+    before = len(sample["prompt_ids"])
+    ids = (sample["prompt_ids"] + sample["completion_ids"])[: before + end]
+    with torch.no_grad():
+        scores = torch.log_softmax(model(torch.tensor([ids])).logits[0].float(), dim=-1)
+    return max(
+        abs(float(scores[before + i - 1, sample["completion_ids"][i]]) - sample["logprobs"][i])
+        for i in range(start, end)
+    )
 
 
 def _newest(folder: RunFolder) -> dict[str, Any]:

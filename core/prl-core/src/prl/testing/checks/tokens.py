@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from prl.types import Message, RenderError, TokenizerError, ToolSpec
 
 from .check import NotApplicable, brief, check, expect, fail
-from .material import TOOL, assistant, calling, result, user
+from .material import TOOL, assistant, call, calling, result, user
 from .renderer_subject import RendererSubject
 
 _PROBES: tuple[Callable[[str], tuple[list[Message], list[ToolSpec] | None]], ...] = (
@@ -57,14 +57,14 @@ def literal_holds_for_every_role(subject: RendererSubject) -> None:
     """With content_tokens="literal", a stop token spelled in an earlier answer ends its turn early."""
     renderer = subject.make(content_tokens="literal")
     stops = subject.renderer.get_stop_token_ids()
-    turns = [[user(), assistant("{}"), user()]]
+    turns: list[tuple[list[Message], list[ToolSpec] | None]] = [([user(), assistant("{}"), user()], None)]
     if subject.takes_results:
-        turns.append([user(), calling("", _call_with("{}")), result()])
-    for talk in turns:
-        wanted = _controls(subject, renderer.render_ids(_filled(talk, "a b")))
+        turns.append(([user(), calling("", _call_with("{}")), result()], [TOOL]))
+    for talk, tools in turns:
+        wanted = _controls(subject, renderer.render_ids(_filled(talk, "a b"), tools=tools))
         for stop in stops:
             forged = _filled(talk, f"a{subject.text([stop])}b")
-            found = _controls(subject, renderer.render_ids(forged))
+            found = _controls(subject, renderer.render_ids(forged, tools=tools))
             expect(found == wanted, f"a spelled stop token becomes one: {brief(forged)}")
 
 
@@ -73,9 +73,10 @@ def the_error_policy_refuses(subject: RendererSubject) -> None:
     """content_tokens="error" was set so that forged text stops the run, and it does not."""
     renderer = subject.make(content_tokens="error")
     for probe in _accepted_probes(subject):
-        renderer.render_ids(probe("a b")[0], tools=[TOOL])
+        plain, tools = probe("a b")
+        renderer.render_ids(plain, tools=tools)
         for token in _spelled(subject)[:4]:
-            messages, tools = probe(f"a{token}b")
+            messages, _ = probe(f"a{token}b")
             try:
                 renderer.render_ids(messages, tools=tools)
             except RenderError as error:
@@ -133,8 +134,6 @@ def _controls(subject: RendererSubject, ids: Iterable[int]) -> Counter[int]:
 
 
 def _call_with(text: str) -> dict[str, object]:
-    from .material import call
-
     return call(arguments={"city": text, "days": 3, "metric": True})
 
 

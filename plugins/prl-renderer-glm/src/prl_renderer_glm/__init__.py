@@ -1,0 +1,1 @@
+"""GLM renderers and parsers."""

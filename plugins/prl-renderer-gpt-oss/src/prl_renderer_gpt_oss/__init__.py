@@ -1,0 +1,1 @@
+"""The gpt-oss renderer: the harmony format."""
