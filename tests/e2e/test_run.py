@@ -96,7 +96,7 @@ def test_sampling_ahead_of_the_weights_stays_within_its_bound_and_is_labelled_tr
     rows = read_metrics(folder.metrics)
     assert len(rows) == 6
     assert max(row["off_policy_lag"] for row in rows) == 1.0
-    # Nothing is older than the first batch's weights: it is sampled and trained by the same, also in an asynchronous run.
+    # The first batch has no older weights to come from: those that sampled it train it, as in a synchronous run.
     assert rows[0]["max_logprob_diff"] < 1e-3
     models: dict[int, Any] = {}
     for step in folder.rollout_steps():

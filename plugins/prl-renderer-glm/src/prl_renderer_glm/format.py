@@ -8,8 +8,16 @@ from __future__ import annotations
 from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, ToolCodec
-from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json
-from prl.render import mapping_arguments as mapping
+from prl.render import (
+    ChatFormat,
+    ChatRenderer,
+    Conversation,
+    MessageView,
+    Writer,
+    bad_message,
+    dump_json,
+    mapping_arguments,
+)
 from prl.tokenizer import Tokenizer
 from prl.types import ToolSpec
 from prl_renderer_glm.options import Glm45Options, Glm47Options
@@ -89,12 +97,16 @@ class Glm45Format(ChatFormat):
         """Write the prefix and the tools."""
         out.control("[gMASK]")
         out.control("<sop>")
+        self.write_effort(out)
         if conversation.tools is not None:
             out.control(SYSTEM)
             out.text(_TOOLS_HEAD)
             for tool in conversation.tools:
                 out.text(self.tool_line(tool))
             out.text(_TOOLS_TAIL + self.gap.join(_CALL_FORM))
+
+    def write_effort(self, out: Writer) -> None:
+        """Write the reasoning effort."""
 
     def tool_line(self, tool: ToolSpec) -> str:
         """One tool in the list."""
@@ -158,7 +170,7 @@ class Glm45Format(ChatFormat):
             out.text(self.gap)
             out.content(text.strip())
         if view.calls and self.tool_codec is not None:
-            calls = [call._replace(arguments=mapping(call, view.index)) for call in view.calls]
+            calls = [call._replace(arguments=mapping_arguments(call, view.index)) for call in view.calls]
             self.tool_codec.write(out, calls, after_text=bool(text.strip()))
         if self.options.close_last_turn and position == len(conversation.messages) - 1:
             out.control(OBSERVATION if view.calls else USER)

@@ -13,9 +13,7 @@ from prl.parse import coerce_text, parameter_schema
 from prl.render import dump_json
 from prl.types import ToolSpec
 
-_ARGUMENT = re.compile(
-    r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))", re.DOTALL
-)
+_ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))", re.DOTALL)
 _NO_NAME = re.compile(r"[\s<>{}\"]")
 """What a function's name never holds: text that is no call must not become a call without arguments."""
 

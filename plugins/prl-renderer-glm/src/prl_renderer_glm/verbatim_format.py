@@ -9,7 +9,7 @@ from prl.contracts import ReasoningCodec
 from prl.render import ChatRenderer, Conversation, MessageView, SampledTurn, Writer, dump_json
 from prl.tokenizer import Tokenizer
 from prl.types import ToolSpec
-from prl_renderer_glm.format import CONTROL_TOKENS, END_THINK, SYSTEM, THINK, USER, Glm47Format, last_user
+from prl_renderer_glm.format import ASSISTANT, CONTROL_TOKENS, END_THINK, SYSTEM, THINK, USER, Glm47Format, last_user
 from prl_renderer_glm.options import Glm47Options, Glm52Options
 from prl_renderer_glm.reasoning import bare_think
 
@@ -73,12 +73,11 @@ class Glm51Format(VerbatimFormat):
 
     def rewrites_history(self, conversation: Conversation) -> bool:
         """With `clear_thinking=False`, a new user message can still turn empty blocks into placeholders, or back."""
+        if super().rewrites_history(conversation):
+            return True
         sampled = conversation.sampled
-        if sampled is None or super().rewrites_history(conversation):
-            return sampled is not None
-        if self.options.clear_thinking is not False or self.options.thinking_retention == "all":
-            return False
-        if not any(self.is_query(view) for view in conversation.messages[conversation.first :]):
+        has_query = any(self.is_query(view) for view in conversation.messages[conversation.first :])
+        if sampled is None or not has_query or self.is_prefix_stable:
             return False
         reasoned, empty, bare = _blocks_since_last_user(sampled)
         return bare if reasoned else empty
@@ -96,17 +95,11 @@ class Glm52Format(VerbatimFormat):
     media: ClassVar[frozenset[str]] = frozenset({"image", "video"})
     options: Glm52Options
 
-    def write_preamble(self, out: Writer, conversation: Conversation) -> None:
-        """Write the prefix, the reasoning effort and the tools."""
-        start = len(out.pieces)
-        super().write_preamble(out, conversation)
-        if self.options.enable_thinking is False:
-            return
-        tools = out.pieces[start + 2 :]
-        del out.pieces[start + 2 :]
-        out.control(SYSTEM)
-        out.text(f"Reasoning Effort: {'High' if self.options.reasoning_effort == 'high' else 'Max'}")
-        out.pieces.extend(tools)
+    def write_effort(self, out: Writer) -> None:
+        """Write the reasoning effort, in a system turn of its own."""
+        if self.options.enable_thinking is not False:
+            out.control(SYSTEM)
+            out.text(f"Reasoning Effort: {'High' if self.options.reasoning_effort == 'high' else 'Max'}")
 
     def body(self, view: MessageView) -> str:
         """A message's text with the reminders in it, as the template sees it."""
@@ -127,10 +120,9 @@ class Glm52Format(VerbatimFormat):
 
     def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
         """Open the assistant turn inside reasoning; with thinking off, behind an empty think block."""
-        super().write_generation_prompt(out, conversation)
+        out.control(ASSISTANT)
+        out.control(THINK)
         if self.options.enable_thinking is False:
-            out.pieces.pop()
-            out.control(THINK)
             out.control(END_THINK)
 
 

@@ -1,6 +1,6 @@
 """The checks of the conformance kit: plain functions that raise `CheckFailed`, by kind of plugin."""
 
-from . import bridging, inputs, masks, parsing, rendering, tokens
+from . import bridging, inputs, masks, oracle, parsing, processes, rendering, tokens
 from .check import (
     Check,
     CheckFailed,
@@ -27,7 +27,9 @@ __all__ = [
     "expect",
     "inputs",
     "masks",
+    "oracle",
     "parsing",
+    "processes",
     "rendering",
     "run_check",
     "tokens",

@@ -21,7 +21,11 @@ def random_ids(rng: random.Random, controls: Sequence[int], vocab_size: int, len
     """Draw ids as a young policy samples them: many control tokens, and ids outside the vocabulary."""
     outside = (-1, vocab_size, vocab_size + 77)
     return [
-        rng.choice(outside) if (draw := rng.random()) < 0.03 else rng.choice(controls) if draw < 0.4 else rng.randrange(vocab_size)
+        rng.choice(outside)
+        if (draw := rng.random()) < 0.03
+        else rng.choice(controls)
+        if draw < 0.4
+        else rng.randrange(vocab_size)
         for _ in range(length)
     ]
 
@@ -100,9 +104,17 @@ def is_kept(probe: str, parsed: ParsedResponse) -> bool:
 
 def _check_deltas(deltas: Sequence[ParseDelta], final: ParsedResponse, shown: str) -> None:
     texts = {kind: "".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("content", "reasoning")}
-    expect(texts["content"] == final.content, f"{brief(shown)}: the deltas' content is {texts['content']!r}, not {final.content!r}")
+    expect(
+        texts["content"] == final.content,
+        f"{brief(shown)}: the deltas' content is {texts['content']!r}, not {final.content!r}",
+    )
     reasoning = final.reasoning_content or ""
-    expect(texts["reasoning"] == reasoning, f"{brief(shown)}: the deltas' reasoning is {texts['reasoning']!r}, not {reasoning!r}")
+    expect(
+        texts["reasoning"] == reasoning,
+        f"{brief(shown)}: the deltas' reasoning is {texts['reasoning']!r}, not {reasoning!r}",
+    )
     for kind, calls in (("tool_call", final.tool_calls), ("invalid_tool_call", final.invalid_tool_calls)):
         streamed = [delta.call for delta in deltas if delta.kind == kind]
-        expect(streamed == list(calls), f"{brief(shown)}: the deltas' {kind}s are {brief(streamed)}, not {brief(calls)}")
+        expect(
+            streamed == list(calls), f"{brief(shown)}: the deltas' {kind}s are {brief(streamed)}, not {brief(calls)}"
+        )

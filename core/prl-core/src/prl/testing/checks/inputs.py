@@ -8,7 +8,21 @@ from typing import Any
 from prl.types import ConfigError, Message, RenderError
 
 from .check import brief, check, expect, fail
-from .material import ARGUMENTS, ASK_AGAIN, SAY, THOUGHT, TOOL, assistant, call, calling, result, system, typed, user
+from .material import (
+    ARGUMENTS,
+    ASK_AGAIN,
+    SAY,
+    THOUGHT,
+    TOOL,
+    assistant,
+    call,
+    calling,
+    result,
+    system,
+    tools_for,
+    typed,
+    user,
+)
 from .renderer_subject import RendererSubject
 
 _PARTS = [{"type": "text", "text": "one\n"}, {"type": "text", "text": "\n two"}]
@@ -31,10 +45,11 @@ def null_content_writes_nothing(subject: RendererSubject) -> None:
         empty, null, absent = list(messages), list(messages), list(messages)
         empty[place], null[place] = _with(messages[place], ""), _with(messages[place], None)
         absent[place] = {key: value for key, value in messages[place].items() if key != "content"}  # type: ignore[assignment]
+        tools = tools_for(messages)
         for variant in (null, absent):
-            if subject.takes(variant, [TOOL]) and subject.takes(empty, [TOOL]):
-                text = subject.text(subject.renderer.render_ids(variant, tools=[TOOL]))
-                said = subject.text(subject.renderer.render_ids(empty, tools=[TOOL]))
+            if subject.takes(variant, tools) and subject.takes(empty, tools):
+                text = subject.text(subject.renderer.render_ids(variant, tools=tools))
+                said = subject.text(subject.renderer.render_ids(empty, tools=tools))
                 for word in ("None", "null"):
                     expect(text.count(word) == said.count(word), f"null content is written as {word!r}: {brief(text)}")
 
@@ -88,7 +103,7 @@ def bad_messages_are_named(subject: RendererSubject) -> None:
     )
     for message in bad:
         try:
-            subject.renderer.render_ids([user(), assistant(), message], tools=[TOOL])
+            subject.renderer.render_ids([user(), assistant(), message])
         except RenderError as error:
             expect("messages[2]" in str(error), f"the error for {brief(message)} does not name messages[2]: {error}")
         else:
@@ -137,8 +152,9 @@ def _with(message: Message, content: Any) -> Message:
 
 
 def _expect_equal(subject: RendererSubject, one: list[Message], other: list[Message], how: str) -> None:
-    taken = subject.takes(one, [TOOL])
-    expect(subject.takes(other, [TOOL]) == taken, f"taken one way and refused {how}: {brief(other)}")
+    tools = tools_for(one)
+    taken = subject.takes(one, tools)
+    expect(subject.takes(other, tools) == taken, f"taken one way and refused {how}: {brief(other)}")
     if taken:
-        ids = [subject.renderer.render_ids(messages, tools=[TOOL]) for messages in (one, other)]
+        ids = [subject.renderer.render_ids(messages, tools=tools) for messages in (one, other)]
         expect(ids[0] == ids[1], f"other ids {how}: {brief(subject.text(ids[1]))} for {brief(subject.text(ids[0]))}")

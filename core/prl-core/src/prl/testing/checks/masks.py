@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from prl.types import NO_MESSAGE, Kind, Message, ToolSpec
+from prl.types import NO_MESSAGE, Kind, Message, RenderedTokens
 
 from .check import check, expect
-from .material import ASK_AGAIN, SAY, THOUGHT, TOOL, assistant, calling, result, user
+from .material import ASK_AGAIN, SAY, THOUGHT, assistant, calling, result, tools_for, user
 from .renderer_subject import RendererSubject
 
 
@@ -14,19 +14,17 @@ def the_generation_prompt_is_never_sampled(subject: RendererSubject) -> None:
     """The loss trains tokens that the model is given, not those it writes."""
     renderer = subject.renderer
     opened = renderer.render([user()], add_generation_prompt=True)
-    expect(not any(opened.sampled_mask), f"a prompt has sampled tokens: {_sampled_text(subject, opened.token_ids, opened.sampled_mask)!r}")
+    sampled = [token for token, on in zip(opened.token_ids, opened.sampled_mask, strict=True) if on]
+    expect(not sampled, f"a prompt has sampled tokens: {subject.text(sampled)!r}")
     asked = renderer.render_ids([user()])
     expect(len(opened.token_ids) > len(asked), "add_generation_prompt adds nothing")
     owner = opened.message_indices[-1]
     expect(owner == NO_MESSAGE, f"the generation prompt belongs to message {owner}")
     for turn in _turns(subject):
-        whole = renderer.render([user(), turn])
-        shared = next((n for n, (a, b) in enumerate(zip(opened.token_ids, whole.token_ids, strict=False)) if a != b), len(opened.token_ids))
-        early = [n for n in range(min(shared, len(whole.token_ids))) if whole.sampled_mask[n]]
-        expect(not early, f"{len(early)} tokens of the generation prompt are marked as sampled")
-        if shared == len(opened.token_ids):
-            first = whole.sampled_mask.index(True) if True in whole.sampled_mask else -1
-            expect(first == shared, f"the first sampled token is {first}, the generation prompt ends at {shared}")
+        whole = renderer.render([user(), turn], tools=tools_for([turn]))
+        _check_border(renderer.render_ids([user()], tools=tools_for([turn]), add_generation_prompt=True), whole)
+    opener = renderer.render([user(), assistant()])
+    expect(not opener.sampled_mask[len(asked)], "the token that opens an assistant turn is marked as sampled")
 
 
 @check("renderer")
@@ -35,11 +33,12 @@ def a_turn_is_sampled_to_its_stop_token(subject: RendererSubject) -> None:
     stops = set(subject.renderer.get_stop_token_ids())
     for turn in _turns(subject):
         messages: list[Message] = [user(), turn, result() if turn.get("tool_calls") else user(ASK_AGAIN)]
-        tools: list[ToolSpec] | None = [TOOL] if turn.get("tool_calls") else None
+        tools: list[ToolSpec] | None = tools_for([turn])
         whole = subject.renderer.render(messages, tools=tools)
         sampled = [n for n, on in enumerate(whole.sampled_mask) if on]
         text = subject.text([whole.token_ids[n] for n in sampled])
-        expect(bool(sampled) and whole.token_ids[sampled[-1]] in stops, f"the sampled tokens end without a stop token: {text!r}")
+        ends = bool(sampled) and whole.token_ids[sampled[-1]] in stops
+        expect(ends, f"the sampled tokens end without a stop token: {text!r}")
         expect(len(sampled) == sampled[-1] - sampled[0] + 1, f"the sampled tokens of one turn have a gap: {text!r}")
         body = turn.get("content")
         expect(not isinstance(body, str) or body in text, f"the content {body!r} is not all sampled: {text!r}")
@@ -52,7 +51,8 @@ def scaffold_after_the_stop_is_not_sampled(subject: RendererSubject) -> None:
     whole = subject.renderer.render([user(), assistant()])
     places = [n for n, token in enumerate(whole.token_ids) if token in stops and whole.sampled_mask[n]]
     if places:
-        late = subject.text([t for t, on in list(zip(whole.token_ids, whole.sampled_mask, strict=True))[places[-1] + 1 :] if on])
+        after = list(zip(whole.token_ids, whole.sampled_mask, strict=True))[places[-1] + 1 :]
+        late = subject.text([token for token, on in after if on])
         expect(not late, f"sampled after the stop token: {late!r}")
 
 
@@ -71,14 +71,18 @@ def the_loss_is_on_assistant_turns(subject: RendererSubject) -> None:
         expect(turns <= trained, f"assistant turns {sorted(turns - trained)} have no sampled token")
 
 
+def _check_border(prompt: list[int], whole: RenderedTokens) -> None:
+    """Where the turn begins with the generation prompt, sampling begins at its end."""
+    if whole.token_ids[: len(prompt)] == prompt:
+        first = whole.sampled_mask.index(True) if True in whole.sampled_mask else -1
+        expect(first == len(prompt), f"the first sampled token is {first}, the generation prompt ends at {len(prompt)}")
+
+
 def _turns(subject: RendererSubject) -> list[Message]:
     turns: list[Message] = [assistant()]
     if subject.writes_reasoning:
         turns.append(assistant(reasoning_content=THOUGHT))
     if subject.takes_results:
         turns += [calling(), calling(SAY)]
-    return [turn for turn in turns if subject.takes([user(), turn])]
+    return [turn for turn in turns if subject.takes([user(), turn], tools_for([turn]))]
 
-
-def _sampled_text(subject: RendererSubject, ids: list[int], mask: list[bool]) -> str:
-    return subject.text([token for token, on in zip(ids, mask, strict=True) if on])

@@ -114,3 +114,8 @@ def text_of(message: Mapping[str, Any]) -> str:
     if isinstance(content, Sequence) and not isinstance(content, str):
         return "".join(part["text"] for part in content)
     return content or ""
+
+
+def tools_for(messages: Sequence[Mapping[str, Any]]) -> list[ToolSpec] | None:
+    """Return the tools that a conversation needs: none where nothing is called."""
+    return [TOOL] if any(message.get("tool_calls") for message in messages) else None

@@ -9,7 +9,23 @@ from prl.types import Message, ParsedResponse, ToolSpec
 
 from .check import brief, check, expect
 from .completions import check_stream, check_usable, is_kept, mixed_ids, random_ids
-from .material import ARGUMENTS, NAME, PLACE, SAY, THOUGHT, TOOL, as_mapping, assistant, calling, flat, schema_of, text_of, typed, user
+from .material import (
+    ARGUMENTS,
+    NAME,
+    PLACE,
+    SAY,
+    THOUGHT,
+    TOOL,
+    as_mapping,
+    assistant,
+    calling,
+    flat,
+    schema_of,
+    text_of,
+    tools_for,
+    typed,
+    user,
+)
 from .renderer_subject import RendererSubject, Sampled
 
 _RANDOM = 150
@@ -23,13 +39,21 @@ def parse_gives_back_what_was_rendered(subject: RendererSubject) -> None:
         sampled = subject.stopped(subject.sampled([user()], turn, tools or None))
         parsed = _parse(subject, sampled, tools)
         shown = subject.text(sampled.completion)
-        expect(parsed.content == text_of(turn), f"content {text_of(turn)!r} reads back as {parsed.content!r} from {brief(shown)}")
+        expect(
+            parsed.content == text_of(turn),
+            f"content {text_of(turn)!r} reads back as {parsed.content!r} from {brief(shown)}",
+        )
         reasoning = turn.get("reasoning_content") or turn.get("reasoning") or ""
         wanted = reasoning if flat(reasoning) in flat(shown) else ""
-        expect((parsed.reasoning_content or "") == wanted, f"reasoning {wanted!r} reads back as {parsed.reasoning_content!r} from {brief(shown)}")
+        expect(
+            (parsed.reasoning_content or "") == wanted,
+            f"reasoning {wanted!r} reads back as {parsed.reasoning_content!r} from {brief(shown)}",
+        )
         expect(parsed.reasoning_complete, f"finished reasoning is reported as cut off: {brief(shown)}")
         expect(not parsed.invalid_tool_calls, f"well-formed calls are reported as malformed: {brief(parsed)}")
-        expect(_calls(parsed) == _calls_of(turn), f"calls {brief(_calls_of(turn))} read back as {brief(_calls(parsed))}")
+        expect(
+            _calls(parsed) == _calls_of(turn), f"calls {brief(_calls_of(turn))} read back as {brief(_calls(parsed))}"
+        )
 
 
 @check("renderer")
@@ -38,7 +62,9 @@ def a_parsed_turn_comes_back_the_same(subject: RendererSubject) -> None:
     for turn in subject.edge_turns:
         tools = schema_of(turn)
         parsed = _parse(subject, subject.stopped(subject.sampled([user()], turn, tools or None)), tools)
-        expect(_calls(parsed) == _calls_of(turn), f"calls {brief(_calls_of(turn))} read back as {brief(_calls(parsed))}")
+        expect(
+            _calls(parsed) == _calls_of(turn), f"calls {brief(_calls_of(turn))} read back as {brief(_calls(parsed))}"
+        )
         again = parsed.to_message()
         if not subject.takes([user(), again], tools or None):
             continue
@@ -52,7 +78,7 @@ def a_parsed_turn_comes_back_the_same(subject: RendererSubject) -> None:
 def cut_completions_lose_nothing(subject: RendererSubject) -> None:
     """A call that was cut off is run with half its arguments, or vanishes from the rollout."""
     for turn in _probe_turns(subject):
-        sampled = subject.unstopped(subject.sampled([user()], turn, [TOOL] if turn.get("tool_calls") else None))
+        sampled = subject.unstopped(subject.sampled([user()], turn, tools_for([turn])))
         for end in range(len(sampled.completion) + 1):
             cut = Sampled(sampled.prompt, sampled.completion[:end])
             _check_damaged(subject, cut, turn)
@@ -70,7 +96,10 @@ def malformed_calls_are_never_run(subject: RendererSubject) -> None:
         for one in parsed.tool_calls:
             lost = [key for key, value in ARGUMENTS.items() if not isinstance(value, str) and key not in one.arguments]
             expect(bool(one.arguments) and len(lost) <= 1, f"{shown} runs {one.name} with {one.arguments}")
-        expect(is_kept(PLACE, parsed) or PLACE not in subject.text(damaged), f"{shown} leaves nothing of the call: {brief(parsed)}")
+        expect(
+            is_kept(PLACE, parsed) or PLACE not in subject.text(damaged),
+            f"{shown} leaves nothing of the call: {brief(parsed)}",
+        )
 
 
 @check("renderer")
@@ -103,7 +132,10 @@ def a_stream_ends_in_the_same_message(subject: RendererSubject) -> None:
             rng,
             subject.text(ids),
         )
-        expect(parsed == subject.renderer.parse_response(ids, tools=[TOOL], prompt_ids=prompt), "parse_response differs from stream_parser")
+        expect(
+            parsed == subject.renderer.parse_response(ids, tools=[TOOL], prompt_ids=prompt),
+            "parse_response differs from stream_parser",
+        )
 
 
 @check("renderer")
@@ -111,10 +143,15 @@ def nothing_counts_after_the_stop_token(subject: RendererSubject) -> None:
     """Padding after the end of a completion becomes part of the message."""
     controls = sorted(subject.tokenizer.added_tokens.values())
     for turn in _probe_turns(subject):
-        sampled = subject.stopped(subject.sampled([user()], turn, [TOOL] if turn.get("tool_calls") else None))
+        sampled = subject.stopped(subject.sampled([user()], turn, tools_for([turn])))
         parsed = _parse(subject, sampled, [TOOL])
-        padded = Sampled(sampled.prompt, [*sampled.completion, *controls[:2], *subject.tokenizer.encode("x"), *controls])
-        expect(_parse(subject, padded, [TOOL]) == parsed, f"what follows the stop token is read: {brief(_parse(subject, padded, [TOOL]))}")
+        padded = Sampled(
+            sampled.prompt, [*sampled.completion, *controls[:2], *subject.tokenizer.encode("x"), *controls]
+        )
+        expect(
+            _parse(subject, padded, [TOOL]) == parsed,
+            f"what follows the stop token is read: {brief(_parse(subject, padded, [TOOL]))}",
+        )
 
 
 @check("renderer")
@@ -139,7 +176,7 @@ def _probe_turns(subject: RendererSubject) -> list[Message]:
         turns += [calling(), calling(SAY)]
     if subject.takes_calls and subject.writes_reasoning:
         turns.append(calling("", reasoning_content=THOUGHT))
-    return [turn for turn in turns if subject.takes([user(), turn], [TOOL])]
+    return [turn for turn in turns if subject.takes([user(), turn], tools_for([turn]))]
 
 
 def _check_damaged(subject: RendererSubject, cut: Sampled, turn: Message) -> None:

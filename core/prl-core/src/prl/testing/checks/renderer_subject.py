@@ -134,7 +134,9 @@ class RendererSubject:
             *generate_conversations(self.fuzzed - half, seed=12, style=style),
         ]
         cases = [Case(one.messages, one.tools, bool(n % 2)) for n, one in enumerate(drawn) if self._accepts(one)]
-        expect(len(cases) * 4 >= len(drawn), f"refuses {len(drawn) - len(cases)} of {len(drawn)} generated conversations")
+        expect(
+            len(cases) * 4 >= len(drawn), f"refuses {len(drawn) - len(cases)} of {len(drawn)} generated conversations"
+        )
         return cases
 
     @cached_property
@@ -216,4 +218,3 @@ def distinct_calls(turn: Message) -> Message:
         function["name"] += str(number)
         function["arguments"] = as_mapping(function["arguments"])
     return turn
-

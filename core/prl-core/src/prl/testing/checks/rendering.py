@@ -53,7 +53,9 @@ def render_ids_are_the_ids_of_render(subject: RendererSubject) -> None:
     """What is sampled from and what is trained on differ."""
     for case in subject.cases[:40]:
         rendered = subject.renderer.render(case.messages, tools=case.tools, add_generation_prompt=case.prompt)
-        expect(rendered.token_ids == case.ids(subject.renderer), f"render and render_ids differ: {brief(case.messages)}")
+        expect(
+            rendered.token_ids == case.ids(subject.renderer), f"render and render_ids differ: {brief(case.messages)}"
+        )
 
 
 @check("renderer")
@@ -81,7 +83,7 @@ def bodies_belong_to_their_messages(subject: RendererSubject) -> None:
     """Loss masks and weights land on another message than the caller named."""
     for messages, tools in _talks(subject):
         rendered = subject.renderer.render(messages, tools=tools)
-        bodies = {index: "" for index in range(-1, len(messages))}
+        bodies = dict.fromkeys(range(-1, len(messages)), "")
         owned = dict(bodies)
         for start, end, owner, kind in rendered.spans or ():
             text = subject.text(rendered.token_ids[start:end])
@@ -188,5 +190,3 @@ def _uncommon(subject: RendererSubject) -> list[tuple[list[Message], list[ToolSp
         ([assistant(), user(ASK_AGAIN)], None),
     ]
     return [one for one in candidates if subject.takes(*one)]
-
-

@@ -1,0 +1,28 @@
+"""Options of the Kimi renderers; each field is a keyword of the vendor's template or one of core's."""
+
+from __future__ import annotations
+
+from prl.render import RendererOptions
+
+
+class KimiOptions(RendererOptions):
+    """Options of renderers whose template takes no keyword (Kimi K2, K2-Thinking)."""
+
+
+class Kimi25Options(KimiOptions):
+    """Options of Kimi K2.5.
+
+    thinking: the template's keyword. False empties every think block, also that of the generation prompt; None leaves
+        it undefined, which means True.
+    """
+
+    thinking: bool | None = None
+
+
+class Kimi26Options(Kimi25Options):
+    """Options of Kimi K2.6.
+
+    preserve_thinking: keep the reasoning of all past turns (the template's keyword).
+    """
+
+    preserve_thinking: bool = False
