@@ -101,12 +101,10 @@ def _function(function: Mapping[str, Any]) -> str:
     references = _References()
     properties, parameters = _read_object(function.get("parameters") or {}, references)
     parts: list[str] = []
-    argument = parameters.write("")
+    argument = "parameters" if references.to_itself else parameters.write("")
     if references.to_itself:
         body = ",\n".join(each.write(_INDENT) for each in properties)
-        body = f"\n{body}\n" if body else ""
-        parts.append(f"interface parameters {{{body}}}")
-        argument = "parameters"
+        parts.append(f"interface parameters {{\n{body}\n}}")
     for name, schema in dict(references.definitions).items():
         written = _read(schema, references).write("")
         description = schema.get("description", "")
@@ -200,8 +198,6 @@ def _read_object(schema: Mapping[str, Any], references: _References) -> tuple[li
     references.definitions.update(schema.get("$defs") or {})
     others = schema.get("additionalProperties")
     others_type = _read(others, references) if isinstance(others, dict) else _named("any" if others else "never")
-    if others is not None and not isinstance(others, dict | bool):
-        raise ValueError(f"additionalProperties of {others!r}")
     required = set(schema.get("required", ())) if "properties" in schema else set()
     properties = [
         _Property(
@@ -213,6 +209,8 @@ def _read_object(schema: Mapping[str, Any], references: _References) -> tuple[li
     def write(indent: str) -> str:
         inner = indent + _INDENT
         lines = [each.write(inner) for each in sorted(properties, key=lambda each: (each.optional, each.name))]
+        if others is not None and not isinstance(others, dict | bool):
+            raise ValueError(f"additionalProperties of {others!r}")
         if others is not None:
             lines.append(f"{inner}[k: string]: {others_type.write(inner)}")
         return "{\n" + ",\n".join(lines) + f"\n{indent}}}" if lines else "{}"
