@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, ToolCodec
@@ -9,21 +10,10 @@ from prl.parse import TaggedReasoning
 from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json
 from prl.tokenizer import Tokenizer
 from prl_renderer_qwen.options import QwenOptions, QwenThinkingOptions, QwenVisionOptions
+from prl_renderer_qwen.tokens import CONTROL_TOKENS, VISION_TOKENS
 from prl_renderer_qwen.tools import HermesCodec
 
 START, END = "<|im_start|>", "<|im_end|>"
-CONTROL_TOKENS = (
-    START,
-    END,
-    "<|endoftext|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-)
-VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _TOOLS_HEAD = (
     "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are provided "
     "with function signatures within <tools></tools> XML tags:\n<tools>"
@@ -269,6 +259,9 @@ class VisionBodies(ChatFormat):
 class Qwen3VlFormat(VisionBodies, Qwen3InstructFormat):
     """Qwen3-VL-Instruct: as 2507, with media; a system message that is not the first is dropped by the template."""
 
+    quirks: ClassVar[Mapping[str, str]] = {
+        "nothing_is_dropped": "the vendor's template has no branch for a system message that is not the first"
+    }
     options: QwenVisionOptions
 
     def check(self, conversation: Conversation) -> None:

@@ -1,21 +1,10 @@
-"""What this distribution offers. Imports nothing of it."""
+"""What this distribution offers; light, since every process imports it."""
 
 from __future__ import annotations
 
 from prl.plugin import ReasoningParserEntry, RendererEntry, ToolParserEntry, hookimpl
+from prl_renderer_qwen.tokens import CONTROL_TOKENS, VISION_TOKENS
 
-_CONTROL_TOKENS = (
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|endoftext|>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-    "<think>",
-    "</think>",
-)
-_VISION_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
 _HERE = "prl_renderer_qwen"
 
 
@@ -42,7 +31,7 @@ def _text_renderers() -> list[RendererEntry]:
                 "Qwen3-4B-SafeRL"
             ),
             templates=("a55ee1b1660128b7098723e0abcd92caa0788061051c62d51cbe87d9cf1974d8",),
-            control_tokens=_CONTROL_TOKENS,
+            control_tokens=CONTROL_TOKENS,
         ),
         RendererEntry(
             name="qwen3-instruct-2507",
@@ -54,7 +43,7 @@ def _text_renderers() -> list[RendererEntry]:
                 "Qwen3-Next-80B-A3B-Instruct"
             ),
             templates=("64f85b198065d0fba2a81f37e10ed68161ce2c19a754c7100e67e0ca2ee9c326",),
-            control_tokens=_CONTROL_TOKENS,
+            control_tokens=CONTROL_TOKENS,
         ),
         RendererEntry(
             name="qwen3-thinking-2507",
@@ -66,7 +55,7 @@ def _text_renderers() -> list[RendererEntry]:
                 "Qwen3-Next-80B-A3B-Thinking"
             ),
             templates=("3802169b2a02b81e6adb7ab4f64f91ff02db753c8c3a64a01c35192d3a61d8d7",),
-            control_tokens=_CONTROL_TOKENS,
+            control_tokens=CONTROL_TOKENS,
         ),
     ]
 
@@ -84,7 +73,7 @@ def _vision_renderers() -> list[RendererEntry]:
                 "Qwen3-VL-30B-A3B-Instruct Qwen3-VL-235B-A22B-Instruct"
             ),
             templates=("3636d0f0bd6bef02654cdffdc447b79cb2cef8ab02cc75267345946291a489e4",),
-            control_tokens=_CONTROL_TOKENS + _VISION_TOKENS,
+            control_tokens=CONTROL_TOKENS + VISION_TOKENS,
         ),
         RendererEntry(
             name="qwen3-vl-thinking",
@@ -96,7 +85,7 @@ def _vision_renderers() -> list[RendererEntry]:
                 "Qwen3-VL-30B-A3B-Thinking Qwen3-VL-235B-A22B-Thinking"
             ),
             templates=("36e042fe45641f067b1f2381fcc8955d10d956a3ed333ecdf7f7eb0916f68956",),
-            control_tokens=_CONTROL_TOKENS + _VISION_TOKENS,
+            control_tokens=CONTROL_TOKENS + VISION_TOKENS,
         ),
     ]
 
@@ -114,7 +103,7 @@ def _xml_renderers() -> list[RendererEntry]:
                 "Qwen3.5-4B-Base Qwen3.5-9B-Base Qwen3.5-35B-A3B-Base"
             ),
             templates=("a4aee8afcf2e0711942cf848899be66016f8d14a889ff9ede07bca099c28f715",),
-            control_tokens=_CONTROL_TOKENS + _VISION_TOKENS,
+            control_tokens=CONTROL_TOKENS + VISION_TOKENS,
         ),
         RendererEntry(
             name="qwen3.5-small",
@@ -123,7 +112,7 @@ def _xml_renderers() -> list[RendererEntry]:
             summary="Qwen3.5-0.8B and 2B (reason only when asked), XML tool calls",
             models=_qwen("Qwen3.5-0.8B Qwen3.5-2B Qwen3.5-0.8B-Base Qwen3.5-2B-Base"),
             templates=("273d8e0e683b885071fb17e08d71e5f2a5ddfb5309756181681de4f5a1822d80",),
-            control_tokens=_CONTROL_TOKENS + _VISION_TOKENS,
+            control_tokens=CONTROL_TOKENS + VISION_TOKENS,
         ),
         RendererEntry(
             name="qwen3.6",
@@ -132,7 +121,7 @@ def _xml_renderers() -> list[RendererEntry]:
             summary="Qwen3.6 (can keep all reasoning), XML tool calls with JSON scalars",
             models=_qwen("Qwen3.6-27B Qwen3.6-35B-A3B"),
             templates=("e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea2839574259",),
-            control_tokens=_CONTROL_TOKENS + _VISION_TOKENS,
+            control_tokens=CONTROL_TOKENS + VISION_TOKENS,
         ),
     ]
 

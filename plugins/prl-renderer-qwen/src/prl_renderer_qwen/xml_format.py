@@ -10,9 +10,7 @@ from prl.render import ChatRenderer, Conversation, MessageView, Writer, bad_mess
 from prl.tokenizer import Tokenizer
 from prl.types import RenderError
 from prl_renderer_qwen.format import (
-    CONTROL_TOKENS,
     START,
-    VISION_TOKENS,
     ChatMlFormat,
     Qwen3Format,
     VisionBodies,
@@ -20,6 +18,7 @@ from prl_renderer_qwen.format import (
     write_think_block,
 )
 from prl_renderer_qwen.options import Qwen35Options, Qwen36Options
+from prl_renderer_qwen.tokens import CONTROL_TOKENS, VISION_TOKENS
 from prl_renderer_qwen.tools import QwenXmlCodec
 
 _TOOLS_HEAD = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
