@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from prl.render import RendererOptions
 
 
@@ -40,3 +42,15 @@ class Qwen36Options(Qwen35Options):
     """
 
     preserve_thinking: bool = False
+
+
+class Qwen38Options(Qwen35Options):
+    """Options of Qwen3.8.
+
+    preserve_thinking: keep the reasoning of all past turns; None leaves the keyword undefined, which keeps it.
+    reasoning_effort: the template's keyword; None leaves it undefined, which means "xhigh". Without effect where
+        enable_thinking is False.
+    """
+
+    preserve_thinking: bool | None = None
+    reasoning_effort: Literal["xhigh", "medium", "low"] | None = None

@@ -15,7 +15,7 @@ def _qwen(names: str) -> tuple[str, ...]:
 @hookimpl
 def prl_renderers() -> list[RendererEntry]:
     """Offer the Qwen renderers; model ids and template sums are those of the vendor's repositories."""
-    return [*_text_renderers(), *_vision_renderers(), *_xml_renderers()]
+    return [*_text_renderers(), *_vision_renderers(), *_xml_renderers(), *_coder_renderers()]
 
 
 def _text_renderers() -> list[RendererEntry]:
@@ -122,6 +122,39 @@ def _xml_renderers() -> list[RendererEntry]:
             models=_qwen("Qwen3.6-27B Qwen3.6-35B-A3B"),
             templates=("e84f32a23fdda27689f868aa4a1a5621f41133e51a48d7f3efcbea2839574259",),
             control_tokens=CONTROL_TOKENS + VISION_TOKENS,
+        ),
+        RendererEntry(
+            name="qwen3.8",
+            target=f"{_HERE}.xml_format:create_qwen38",
+            options=f"{_HERE}.options:Qwen38Options",
+            summary="Qwen3.8 (keeps all reasoning by default, reasoning effort), XML tool calls with JSON scalars",
+            models=_qwen("Qwen3.8-27B Qwen3.8-27B-FP8"),
+            templates=("c3cf9e34abf4f9e36c2d72165aa9c132d3e2a725b6c2586aaa3a8af9d7a81041",),
+            control_tokens=CONTROL_TOKENS + VISION_TOKENS,
+        ),
+    ]
+
+
+def _coder_renderers() -> list[RendererEntry]:
+    """Qwen3-Coder: XML calls, no reasoning."""
+    return [
+        RendererEntry(
+            name="qwen3-coder",
+            target=f"{_HERE}.coder_format:create_qwen3_coder",
+            options=f"{_HERE}.options:QwenOptions",
+            summary="Qwen3-Coder-30B and 480B (no reasoning), XML tool calls, tools described in XML",
+            models=_qwen("Qwen3-Coder-30B-A3B-Instruct Qwen3-Coder-480B-A35B-Instruct"),
+            templates=("5a38bfa05833266240066aedc497decc9b00cc0d3e3b8cceea98cf530196ab06",),
+            control_tokens=CONTROL_TOKENS,
+        ),
+        RendererEntry(
+            name="qwen3-coder-next",
+            target=f"{_HERE}.coder_format:create_qwen3_coder_next",
+            options=f"{_HERE}.options:QwenOptions",
+            summary="Qwen3-Coder-Next (no reasoning), XML tool calls with JSON scalars, tools described in XML",
+            models=_qwen("Qwen3-Coder-Next Qwen3-Coder-Next-Base"),
+            templates=("c79a833039a43602150cce0902403d6e376c50930c1b2a139b2964e1f0c322a0",),
+            control_tokens=CONTROL_TOKENS,
         ),
     ]
 

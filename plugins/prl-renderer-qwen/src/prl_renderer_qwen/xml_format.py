@@ -1,14 +1,15 @@
-"""Qwen3.5 and Qwen3.6: trimmed bodies, reasoning opened by the prompt, XML-like calls."""
+"""Qwen3.5, Qwen3.6 and Qwen3.8: trimmed bodies, reasoning opened by the prompt, XML-like calls."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, ToolCodec
 from prl.parse import TaggedReasoning
 from prl.render import ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json, mapping_arguments
 from prl.tokenizer import Tokenizer
-from prl.types import RenderError
+from prl.types import RenderError, ToolSpec
 from prl_renderer_qwen.format import (
     START,
     ChatMlFormat,
@@ -17,13 +18,13 @@ from prl_renderer_qwen.format import (
     split_reasoning,
     write_think_block,
 )
-from prl_renderer_qwen.options import Qwen35Options, Qwen36Options
+from prl_renderer_qwen.options import Qwen35Options, Qwen36Options, Qwen38Options
 from prl_renderer_qwen.tokens import CONTROL_TOKENS, VISION_TOKENS
 from prl_renderer_qwen.tools import QwenXmlCodec
 
 _TOOLS_HEAD = "# Tools\n\nYou have access to the following functions:\n\n<tools>"
-_TOOLS_TAIL = (
-    "\n</tools>\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n"
+TOOLS_RULES = (
+    "\n\nIf you choose to call a function ONLY reply in the following format with NO suffix:\n"
     "\n<tool_call>\n<function=example_function_name>\n<parameter=example_parameter_1>\nvalue_1\n"
     "</parameter>\n<parameter=example_parameter_2>\nThis is the value for the second parameter\nthat "
     "can span\nmultiple lines\n</parameter>\n</function>\n</tool_call>\n\n<IMPORTANT>\nReminder:\n- "
@@ -84,10 +85,7 @@ class Qwen35Format(VisionBodies, Qwen3Format):
         out.text("system\n")
         text = system.text.strip() if system is not None else ""
         if conversation.tools is not None:
-            out.text(_TOOLS_HEAD)
-            for tool in conversation.tools:
-                out.text("\n" + dump_json(tool))
-            out.text(_TOOLS_TAIL + ("\n\n" if text else ""))
+            out.text(tools_block(conversation.tools) + ("\n\n" if text else ""))
         out.content(text)
         self._end_turn(out)
 
@@ -99,10 +97,14 @@ class Qwen35Format(VisionBodies, Qwen3Format):
         """Whether reasoning of turns before the last query stays."""
         return self.options.thinking_retention == "all"
 
+    def split(self, view: MessageView, text: str) -> tuple[str, str]:
+        """Return reasoning and content of an assistant message."""
+        return split_reasoning(view, text)
+
     def write_assistant(self, out: Writer, conversation: Conversation, position: int) -> None:
         """Write an assistant turn with trimmed reasoning and content, and arguments as mappings."""
         view = conversation.messages[position]
-        reasoning, text = split_reasoning(view, self.body(view).strip())
+        reasoning, text = self.split(view, self.body(view).strip())
         self._open_assistant(out)
         if self.keeps_all() or position > self.last_query(conversation):
             write_think_block(out, reasoning.strip())
@@ -151,6 +153,51 @@ class Qwen36Format(Qwen35Format):
         return self.keeps_all()
 
 
+class Qwen38Format(Qwen36Format):
+    """Qwen3.8: an instruction on reasoning effort leads the system turn; past reasoning is kept by default."""
+
+    options: Qwen38Options  # type: ignore[assignment]
+
+    def keeps_all(self) -> bool:
+        """Whether reasoning of turns before the last query stays."""
+        return self.options.preserve_thinking is not False or self.options.thinking_retention == "all"
+
+    def split(self, view: MessageView, text: str) -> tuple[str, str]:
+        """Return reasoning and content; reasoning written into the content stays content."""
+        return view.reasoning or "", text
+
+    def write_preamble(self, out: Writer, conversation: Conversation) -> None:
+        """Write effort, tools and system message as one turn, if there is any of them."""
+        system = conversation.messages[0] if conversation.role(0) == "system" else None
+        text = system.text.strip() if system is not None else ""
+        effort = _EFFORTS[self.options.reasoning_effort or "xhigh"] if self.options.enable_thinking is not False else ""
+        if not (text or effort or conversation.tools):
+            return
+        out.begin(system)
+        out.control(START)
+        out.text("system\n")
+        scaffold = [effort] if effort else []
+        if conversation.tools is not None:
+            scaffold.append(tools_block(conversation.tools))
+        out.text("\n\n".join([*scaffold, ""] if text else scaffold))
+        out.content(text)
+        self._end_turn(out)
+
+
+_EFFORTS = {
+    "xhigh": "Reasoning effort is set to xhigh. Please think carefully through the task, validate key assumptions, "
+    "consider plausible alternatives, and prioritize correctness, consistency, and clarity in the final answer.",
+    "medium": "",
+    "low": "Reasoning effort is set to low. Keep your thinking brief and focused, moving directly to the conclusion "
+    "without unnecessary elaboration.",
+}
+
+
+def tools_block(tools: Sequence[ToolSpec]) -> str:
+    """Return the description of the tools, one JSON line each."""
+    return _TOOLS_HEAD + "".join("\n" + dump_json(tool) for tool in tools) + "\n</tools>" + TOOLS_RULES
+
+
 def create_qwen35(tokenizer: Tokenizer, options: Qwen35Options) -> ChatRenderer:
     """Create the `qwen3.5` renderer."""
     return ChatRenderer("qwen3.5", tokenizer, Qwen35Format(options), CONTROL_TOKENS + VISION_TOKENS)
@@ -164,3 +211,8 @@ def create_qwen35_small(tokenizer: Tokenizer, options: Qwen35Options) -> ChatRen
 def create_qwen36(tokenizer: Tokenizer, options: Qwen36Options) -> ChatRenderer:
     """Create the `qwen3.6` renderer."""
     return ChatRenderer("qwen3.6", tokenizer, Qwen36Format(options), CONTROL_TOKENS + VISION_TOKENS)
+
+
+def create_qwen38(tokenizer: Tokenizer, options: Qwen38Options) -> ChatRenderer:
+    """Create the `qwen3.8` renderer."""
+    return ChatRenderer("qwen3.8", tokenizer, Qwen38Format(options), CONTROL_TOKENS + VISION_TOKENS)
