@@ -145,6 +145,41 @@ async def test_the_tokenizers_own_template_when_asked(make_engine: Any, with_tok
     assert engine.chat._format.stop_token_ids == [1]
 
 
+@pytest.mark.parametrize("message", [{}, {"content": "no role"}])
+async def test_messages_that_break_the_template_are_the_clients_fault(
+    make_engine: Any, serve: Any, call: Any, with_tokenizer: str, message: dict[str, Any]
+) -> None:
+    """A vendor's template is a program; what it raises must not look like a fault of the engine."""
+    server = serve(await make_engine(model=with_tokenizer, use_tokenizer_template=True))
+    status, answer = await call("POST", f"{server.url}/v1/chat/completions", body(messages=[message]))
+    assert (status, answer["error"]["code"]) == (400, "render")
+
+
+async def test_a_chat_with_prompt_ids_is_parsed_but_not_rendered(engine: Any, serve: Any, call: Any) -> None:
+    server = serve(engine)
+    sent = body(tokens=[7, 8, 9], return_token_ids=True)
+    status, answer = await call("POST", f"{server.url}/v1/chat/completions/tokens", sent)
+    assert status == 200
+    assert answer["prompt_token_ids"] == [7, 8, 9]
+    assert answer["choices"][0]["message"]["content"] == "5 ids"
+    assert await engine.client().chat_tokens(sent | {"request_id": None}) | {"id": 0} == answer | {"id": 0}
+    for tokens, expected in (([600], 400), ([], 422), (None, 422), ([1] * 256, 400)):
+        status, answer = await call("POST", f"{server.url}/v1/chat/completions/tokens", body(tokens=tokens))
+        assert (status, "error" in answer) == (expected, True)
+
+
+async def test_tokenize_tells_what_a_chat_would_send(engine: Any, serve: Any, call: Any) -> None:
+    server = serve(engine)
+    sent = {"model": "tiny", "messages": body()["messages"]}
+    assert await call("POST", f"{server.url}/tokenize", sent) == (
+        200,
+        {"count": 4, "max_model_len": 256, "tokens": [ord("u"), ord("h"), ord("i"), END]},
+    )
+    assert await engine.client().tokenize(sent | {"add_generation_prompt": False}) == [ord("u"), ord("h"), ord("i")]
+    status, _ = await call("POST", f"{server.url}/tokenize", sent | {"model": "other"})
+    assert status == 404
+
+
 async def test_a_tokenizer_without_a_template_is_refused(make_engine: Any, with_tokenizer: str) -> None:
     for name in ("chat_template.jinja",):
         (Path(with_tokenizer) / name).unlink()

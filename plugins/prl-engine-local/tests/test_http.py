@@ -159,7 +159,8 @@ async def test_the_openapi_document_tells_the_truth(server: Any, call: Any) -> N
     _, real = await call("POST", f"{server.url}/v1/generate", body())
     assert set(answer) == set(real)
     assert set(document["paths"]) == {
-        "/v1/generate", "/v1/chat/completions", "/v1/weights", "/health", "/v1/models",
+        "/v1/generate", "/v1/chat/completions", "/v1/chat/completions/tokens", "/tokenize",
+        "/v1/weights", "/health", "/v1/models",
     }  # fmt: skip
 
 

@@ -20,7 +20,7 @@ def prl_renderers() -> list[RendererEntry]:
 
 @hookimpl
 def prl_client_modes() -> list[ClientModeEntry]:
-    """Offer tokens-in (`renderer`) and messages-in (`chat`)."""
+    """Offer tokens-in (`renderer`; `token` over the chat route) and messages-in (`chat`)."""
     return [
         ClientModeEntry(
             name="renderer",
@@ -28,6 +28,14 @@ def prl_client_modes() -> list[ClientModeEntry]:
             options="prl.client.modes:RendererModeOptions",
             route="/v1/generate",
             summary="Tokens in, tokens out: prompts are rendered and bridged here",
+        ),
+        ClientModeEntry(
+            name="token",
+            target="prl.client.token_mode:create_token_mode",
+            options="prl.client.token_mode:TokenModeOptions",
+            route="/v1/chat/completions/tokens",
+            needs_renderer=False,
+            summary="Messages and exact prompt ids in, tokens out: the engine renders what is new",
         ),
         ClientModeEntry(
             name="chat",
@@ -47,6 +55,8 @@ def prl_commands() -> list[CommandEntry]:
         ("plugins list", "plugins_list", "List every installed plugin: version, origin, status, names, load error"),
         ("plugins info", "plugins_info", "Show one plugin in full, with the traceback of its fault"),
         ("plugins freeze", "plugins_freeze", "Print the versions that this installation's plugins have"),
+        ("plugins check", "plugins_check", "Run the conformance kit on an installed plugin"),
+        ("plugins new", "plugins_new", "Write a new plugin's distribution, which passes the kit"),
         ("doctor", "doctor", "Check the installation and what plugins offer to check"),
         ("render", "render", "Render a conversation to token ids, pieces or JSON"),
         ("parse", "parse", "Read token ids back into an assistant message"),

@@ -11,14 +11,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from jinja2 import TemplateError
+
 from prl.contracts import Renderer
-from prl.types import ConfigError, GenerateChoice, GenerateRequest, GenerateResponse, Message, ToolSpec
+from prl.types import ConfigError, GenerateChoice, GenerateRequest, GenerateResponse, Message, RenderError, ToolSpec
 
 from .options import LocalEngineOptions
-from .schemas import ChatBody
+from .schemas import ChatBody, TokenizeBody
 
 if TYPE_CHECKING:
     from .engine import LocalEngine
+
+
+_TEMPLATE_FAULTS = (TemplateError, TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
+"""What a template may raise, which is a program of its vendor's, over messages that it does not expect."""
 
 
 class ChatFormat(Protocol):
@@ -26,8 +32,8 @@ class ChatFormat(Protocol):
 
     stop_token_ids: Sequence[int]
 
-    def prompt_ids(self, messages: list[Message], tools: list[ToolSpec] | None) -> list[int]:
-        """Render the conversation with a generation prompt."""
+    def prompt_ids(self, messages: list[Message], tools: list[ToolSpec] | None, *, generate: bool = True) -> list[int]:
+        """Render the conversation, with a generation prompt where one is wanted."""
         ...
 
     def message(self, ids: list[int], prompt_ids: list[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
@@ -42,9 +48,9 @@ class RendererFormat:
         self._renderer = renderer
         self.stop_token_ids: Sequence[int] = renderer.get_stop_token_ids()
 
-    def prompt_ids(self, messages: list[Message], tools: list[ToolSpec] | None) -> list[int]:
-        """Render the conversation with a generation prompt."""
-        return self._renderer.render_ids(messages, tools=tools, add_generation_prompt=True)
+    def prompt_ids(self, messages: list[Message], tools: list[ToolSpec] | None, *, generate: bool = True) -> list[int]:
+        """Render the conversation, with a generation prompt where one is wanted."""
+        return self._renderer.render_ids(messages, tools=tools, add_generation_prompt=generate)
 
     def message(self, ids: list[int], prompt_ids: list[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
         """Return the assistant message; arguments of tool calls are JSON strings, invalid calls stay in the content."""
@@ -75,9 +81,18 @@ class TemplateFormat:
             )
         self.stop_token_ids = stop_token_ids
 
-    def prompt_ids(self, messages: list[Message], tools: list[ToolSpec] | None) -> list[int]:
-        """Render the conversation with a generation prompt."""
-        text = self._tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
+    def prompt_ids(self, messages: list[Message], tools: list[ToolSpec] | None, *, generate: bool = True) -> list[int]:
+        """Render the conversation, with a generation prompt where one is wanted."""
+        try:
+            text = self._tokenizer.apply_chat_template(
+                messages, tools=tools, add_generation_prompt=generate, tokenize=False
+            )
+        except _TEMPLATE_FAULTS as error:
+            raise RenderError(
+                f"the tokenizer's chat template cannot render these messages: {error}",
+                where="messages",
+                next_step="send messages of the form that this model's template takes",
+            ) from error
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
     def message(self, ids: list[int], prompt_ids: list[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
@@ -100,12 +115,35 @@ class ChatService:
         self._format: ChatFormat | None = None
         self._making = threading.Lock()
 
-    async def complete(self, body: ChatBody, *, data_parallel_rank: int | None = None) -> dict[str, Any]:
-        """Return the OpenAI answer, with ids and log-probabilities where `return_token_ids` asks for them."""
+    async def tokenize(self, body: TokenizeBody) -> dict[str, Any]:
+        """Return the ids that a conversation is rendered to."""
+        core = self._engine.core
+        core.limits.check_model(body.model)
+        tokens = await self._render(body.messages, body.tools, generate=body.add_generation_prompt)
+        return {"count": len(tokens), "max_model_len": core.limits.context, "tokens": tokens}
+
+    async def _render(
+        self, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None, *, generate: bool = True
+    ) -> list[int]:
         format_ = await asyncio.to_thread(self._get_format)
-        tools = body.tools or None
-        messages: list[Message] = body.messages  # type: ignore[assignment]
-        prompt = await asyncio.to_thread(format_.prompt_ids, messages, tools)
+        return await asyncio.to_thread(
+            format_.prompt_ids,
+            messages,  # type: ignore[arg-type]
+            tools or None,
+            generate=generate,
+        )
+
+    async def complete(
+        self, body: ChatBody, *, prompt: list[int] | None = None, data_parallel_rank: int | None = None
+    ) -> dict[str, Any]:
+        """Return the OpenAI answer, with ids and log-probabilities where `return_token_ids` asks for them.
+
+        With `prompt` the messages are not rendered: the model sees exactly these ids.
+        """
+        self._engine.core.limits.check_model(body.model)
+        format_ = await asyncio.to_thread(self._get_format)
+        if prompt is None:
+            prompt = await self._render(body.messages, body.tools)
         sampling = body.sampling()
         request = GenerateRequest(
             model=body.model,

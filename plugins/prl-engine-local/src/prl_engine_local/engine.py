@@ -7,9 +7,9 @@ import itertools
 import random
 import threading
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from prl.types import EngineUnavailableError, GenerateRequest, GenerateResponse
 
@@ -17,7 +17,9 @@ from .chat import ChatService
 from .errors import InvalidFieldsError
 from .options import LocalEngineOptions
 from .requests import Limits, RequestBook
-from .schemas import ChatBody, WeightsBody
+from .schemas import ChatBody, ChatTokensBody, TokenizeBody, WeightsBody
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
 def create(options: LocalEngineOptions) -> LocalEngine:
@@ -155,6 +157,13 @@ class _Core:
         return await asyncio.to_thread(load)
 
 
+def _checked(model: type[Body], body: dict[str, Any]) -> Body:
+    try:
+        return model.model_validate(body)
+    except ValidationError as error:
+        raise InvalidFieldsError.of(error, f"chat body ({model.__name__})") from error
+
+
 class LocalEngineClient:
     """Reaches an engine in this process; the same contract as a client over HTTP."""
 
@@ -167,11 +176,17 @@ class LocalEngineClient:
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Answer an OpenAI chat body; the engine renders the prompt."""
-        try:
-            parsed = ChatBody.model_validate(body)
-        except ValidationError as error:
-            raise InvalidFieldsError.of(error, "chat body") from error
-        return await self._engine.chat.complete(parsed)
+        return await self._engine.chat.complete(_checked(ChatBody, body))
+
+    async def chat_tokens(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a chat body for the exact prompt ids in its `tokens`."""
+        parsed = _checked(ChatTokensBody, body)
+        return await self._engine.chat.complete(parsed, prompt=parsed.tokens)
+
+    async def tokenize(self, body: dict[str, Any]) -> list[int]:
+        """Return the ids that a conversation is rendered to."""
+        tokens: list[int] = (await self._engine.chat.tokenize(_checked(TokenizeBody, body)))["tokens"]
+        return tokens
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the served model with its context."""

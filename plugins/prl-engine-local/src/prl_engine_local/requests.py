@@ -35,12 +35,7 @@ class Limits:
 
     def check(self, request: GenerateRequest) -> None:
         """Raise the typed error of a request that cannot be served."""
-        if request.model != self.name:
-            raise UnknownModelError(
-                f"the model {request.model!r} is not served here",
-                where=f"this engine serves {self.name!r}",
-                next_step=close_names(request.model, [self.name]) or f"send model = {self.name!r}",
-            )
+        self.check_model(request.model)
         if request.data_parallel_rank not in (None, 0):
             raise MalformedRequestError(
                 f"data-parallel rank {request.data_parallel_rank} is out of range",
@@ -49,6 +44,15 @@ class Limits:
             )
         self._check_sampling(request)
         self._check_prompt(request)
+
+    def check_model(self, name: str) -> None:
+        """Raise `UnknownModelError` for a model that is not served here."""
+        if name != self.name:
+            raise UnknownModelError(
+                f"the model {name!r} is not served here",
+                where=f"this engine serves {self.name!r}",
+                next_step=close_names(name, [self.name]) or f"send model = {self.name!r}",
+            )
 
     def _check_sampling(self, request: GenerateRequest) -> None:
         params = request.sampling

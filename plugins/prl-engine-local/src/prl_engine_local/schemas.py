@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from prl.types import GenerateRequest, SamplingParams
 
+INT64 = 2**63
 Temperature = Field(default=1.0, ge=0, le=1e4, allow_inf_nan=False, description="0 takes the likeliest token.")
 
 
@@ -20,10 +21,13 @@ class SamplingFields(BaseModel):
     min_tokens: int = Field(default=0, ge=0, description="Stop ids cannot be drawn before so many tokens.")
     temperature: float = Temperature
     top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=-1, ge=-1, description="-1 and 0 switch it off.")
+    top_k: int = Field(default=-1, ge=-1, lt=INT64, description="-1 and 0 switch it off.")
     n: int = Field(default=1, ge=1, le=1024, description="Completions of the prompt.")
     seed: int | None = Field(
-        default=None, description="Same seed, same prompt, same weights: same tokens, whatever else runs."
+        default=None,
+        ge=-INT64,
+        lt=INT64,
+        description="Same seed, same prompt, same weights: same tokens, whatever else runs.",
     )
     stop_token_ids: list[int] = Field(default_factory=list, description="Exactly these ids end a completion.")
 
@@ -57,7 +61,7 @@ class GenerateBody(SamplingFields):
     prompt_logprobs: bool = Field(
         default=False, description="Also return the log-probability of every prompt id (T = 1)."
     )
-    priority: int = Field(default=0, description="Lower runs earlier.")
+    priority: int = Field(default=0, ge=-INT64, lt=INT64, description="Lower runs earlier.")
     cache_salt: str | None = None
     request_id: str | None = Field(default=None, description="Idempotency key: a retry gets the same answer.")
 
@@ -86,7 +90,7 @@ class ChatBody(SamplingFields):
     return_token_ids: bool = Field(
         default=False, description="Also return prompt_token_ids, and token_ids of each choice."
     )
-    priority: int = 0
+    priority: int = Field(default=0, ge=-INT64, lt=INT64)
     cache_salt: str | None = None
     request_id: str | None = None
     user: str | None = Field(default=None, description="Accepted, without effect.")
@@ -99,13 +103,38 @@ class ChatBody(SamplingFields):
         return self
 
 
+class ChatTokensBody(ChatBody):
+    """`POST /v1/chat/completions/tokens`: a chat body whose prompt is given as exact ids; messages are not rendered."""
+
+    tokens: list[int] = Field(min_length=1, description="The prompt, as the exact ids the model is to see.")
+
+
+class TokenizeBody(BaseModel):
+    """`POST /tokenize`: what a conversation is rendered to."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[dict[str, Any]] | None = None
+    add_generation_prompt: bool = True
+
+
+class TokenizeAnswer(BaseModel):
+    """Answer of `POST /tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
 class WeightsBody(BaseModel):
     """`POST /v1/weights`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     directory: str = Field(min_length=1, description="Safetensors directory, readable by this server.")
-    version: int = Field(ge=0, description="What later answers carry as weight_version.")
+    version: int = Field(ge=0, lt=INT64, description="What later answers carry as weight_version.")
 
 
 class Choice(BaseModel):

@@ -29,11 +29,14 @@ from .errors import InvalidFieldsError, UnknownModelError, WeightLoadError
 from .schemas import (
     ChatAnswer,
     ChatBody,
+    ChatTokensBody,
     ErrorAnswer,
     GenerateAnswer,
     GenerateBody,
     HealthAnswer,
     ModelsAnswer,
+    TokenizeAnswer,
+    TokenizeBody,
     WeightsAnswer,
     WeightsBody,
 )
@@ -86,6 +89,19 @@ def create_app(engine: LocalEngine) -> FastAPI:
         """Render messages with the model's format, sample, and parse the answer."""
         body = _parse(ChatBody, await request.body())
         return _json(await _while_connected(request, engine.chat.complete(body, data_parallel_rank=_rank(request))))
+
+    @app.post("/v1/chat/completions/tokens", **_described(ChatTokensBody, ChatAnswer))
+    async def chat_tokens(request: Request) -> Response:
+        """Sample for the exact prompt ids in `tokens`, and parse the answer as a chat; messages are not rendered."""
+        body = _parse(ChatTokensBody, await request.body())
+        work = engine.chat.complete(body, prompt=body.tokens, data_parallel_rank=_rank(request))
+        return _json(await _while_connected(request, work))
+
+    @app.post("/tokenize", **_described(TokenizeBody, TokenizeAnswer))
+    async def tokenize(request: Request) -> Response:
+        """Return the ids that a conversation is rendered to."""
+        body = _parse(TokenizeBody, await request.body())
+        return _json(await _while_connected(request, engine.chat.tokenize(body)))
 
     @app.post("/v1/weights", **_described(WeightsBody, WeightsAnswer))
     async def weights(request: Request) -> Response:

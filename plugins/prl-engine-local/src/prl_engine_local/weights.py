@@ -63,13 +63,13 @@ def _read_files(directory: Path) -> dict[str, torch.Tensor]:
 
 def _index(directory: Path) -> dict[str, str]:
     path = directory / INDEX
-    if not path.is_file():
-        return {}
     try:
+        if not path.is_file():
+            return {}
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): str(file) for name, file in weight_map.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _error(f"{INDEX} is not a weights index ({error})", str(directory)) from error
+        raise _error(f"{INDEX} is not a weights index ({str(error)[:200]})", str(directory)) from error
 
 
 def _files(directory: Path, index: Mapping[str, str]) -> list[Path]:

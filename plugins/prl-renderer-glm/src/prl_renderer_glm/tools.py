@@ -13,7 +13,12 @@ from prl.parse import coerce_text, parameter_schema
 from prl.render import dump_json
 from prl.types import ToolSpec
 
-_ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))", re.DOTALL)
+_ARGUMENT = re.compile(
+    r"\s*<arg_key>((?:(?!</?arg_(?:key|value)>).)*)</arg_key>\s*"
+    r"<arg_value>(.*?)</arg_value>(?=\s*(?:<arg_key>|\Z))",
+    re.DOTALL,
+)
+_NEXT_VALUE = re.compile(r"</arg_key>\s*<arg_value>")
 _NO_NAME = re.compile(r"[\s<>{}\"]")
 """What a function's name never holds: text that is no call must not become a call without arguments."""
 
@@ -64,7 +69,7 @@ class GlmCodec:
 
     def is_inside_value(self, region: str) -> bool:
         """Whether a value is still open."""
-        return region.rfind("<arg_value>") > region.rfind("</arg_value>")
+        return region.count("<arg_value>") > region.count("</arg_value>")
 
     def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
         """Read the one call of a region; no argument at all is a call without arguments."""
@@ -78,10 +83,12 @@ class GlmCodec:
             match = _ARGUMENT.match(region, position)
             if match is None:
                 return [ReadCall(region, error="expected <arg_key>...</arg_key><arg_value>...</arg_value>")]
-            key = match.group(1)
+            key, value = match.groups()
             if key in arguments:
                 return [ReadCall(region, error=f"argument {key!r} is given twice")]
-            arguments[key] = coerce_text(match.group(2), parameter_schema(tools, name, key))
+            if _NEXT_VALUE.search(value) and value.count("<arg_value>") != value.count("</arg_value>"):
+                return [ReadCall(region, error=f"the value of argument {key!r} does not end before the next one")]
+            arguments[key] = coerce_text(value, parameter_schema(tools, name, key))
             position = match.end()
         return [ReadCall(region, name, arguments)]
 

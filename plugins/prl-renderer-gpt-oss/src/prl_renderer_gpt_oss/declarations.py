@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from prl.render import write_json
 from prl.types import RenderError, ToolSpec
 
 _NAMES = {"string": "string", "number": "number", "integer": "number", "boolean": "boolean"}
@@ -15,7 +15,7 @@ _ABSENT = object()
 
 
 def function_of(tool: ToolSpec, number: int) -> Mapping[str, Any]:
-    """Return the function of a tool in OpenAI form (bare functions are taken too); raise `RenderError` if it has none."""
+    """Return the function of a tool in OpenAI form, or of a bare one; raise `RenderError` if it has none."""
     function = tool.get("function", tool) if isinstance(tool, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise bad_tool(number, "has no function with a name")
@@ -138,33 +138,33 @@ def _default(schema: Any, *, quote_enum: bool) -> str:
 
 
 def dump_compact(value: Any) -> str:
-    """Write JSON without spaces, numbers as Rust's serde_json does."""
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{dump_compact(str(key))}:{dump_compact(item)}" for key, item in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(map(dump_compact, value)) + "]"
-    if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
-        value = float(value)
-    return _float(value) if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
+    """Write JSON without spaces, numbers as the encoder does."""
+    return write_json(value, _number, comma=",", colon=":")
 
 
-def _float(value: float) -> str:
+def _number(value: float) -> str:
+    """Write integers that fit into 64 bits as they are, other numbers as floats, none of them in Python's form."""
+    if isinstance(value, int) and -(2**63) <= value < 2**64:
+        return str(value)
+    value = float(value)
     if not math.isfinite(value):
         return "null"
     sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    if not value or not isinstance(exponent, int) or -5 < len(digits) + exponent <= 16:
-        return f"{'-' if sign else ''}0.0" if not value else _plain(sign, "".join(map(str, digits)), int(exponent))
+    assert isinstance(exponent, int)
+    minus = "-" if sign else ""
+    if not value:
+        return f"{minus}0.0"
+    if -5 < len(digits) + exponent <= 16:
+        return minus + _plain("".join(map(str, digits)), exponent)
     mantissa = str(digits[0]) + ("." + "".join(map(str, digits[1:])) if len(digits) > 1 else "")
-    return f"{'-' if sign else ''}{mantissa}e{len(digits) + exponent - 1}"
+    return f"{minus}{mantissa}e{len(digits) + exponent - 1}"
 
 
-def _plain(sign: int, digits: str, exponent: int) -> str:
+def _plain(digits: str, exponent: int) -> str:
     point = len(digits) + exponent
     if exponent >= 0:
-        text = f"{digits}{'0' * exponent}.0"
-    else:
-        text = f"{digits[:point]}.{digits[point:]}" if point > 0 else f"0.{'0' * -point}{digits}"
-    return f"-{text}" if sign else text
+        return f"{digits}{'0' * exponent}.0"
+    return f"{digits[:point]}.{digits[point:]}" if point > 0 else f"0.{'0' * -point}{digits}"
 
 
 def _lines(text: str) -> list[str]:

@@ -40,7 +40,7 @@ class KimiFormat(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse roles that Kimi does not know (the template makes system turns of them) and names that are no text."""
-        for view in conversation.messages:
+        for view in conversation.messages[conversation.first :]:
             if view.role not in _OPENERS:
                 raise bad_message(
                     view.index,
@@ -49,6 +49,11 @@ class KimiFormat(ChatFormat):
                 )
             if not isinstance(view.name, str | None):
                 raise bad_message(view.index, "has a `name` that is not text", "send the name as a string or null")
+
+    def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
+        """Refuse in a bridge what a render refuses; all else can follow any turn."""
+        self.check(conversation)
+        return True
 
     def write_preamble(self, out: Writer, conversation: Conversation) -> None:
         """Write the tools, then the default system turn where the caller's first message is none."""
@@ -120,6 +125,7 @@ class KimiThinkingFormat(KimiFormat):
     """Kimi-K2-Thinking: every assistant turn has a think block, emptied once an answer without calls has come."""
 
     reasoning: ReasoningCodec | None = kimi_reasoning()
+    reasoning_placeholder: ClassVar[tuple[str, ...]] = THINK_TOKENS
     identity_gap: ClassVar[str] = ""
 
     @property
@@ -157,7 +163,7 @@ class KimiThinkingFormat(KimiFormat):
         sampled = conversation.sampled
         if sampled is None or self.keeps_all:
             return False
-        if not sampled.grammar.holds_reasoning(sampled.prompt_ids, sampled.completion_ids):
+        if not sampled.holds_reasoning(self.reasoning_placeholder):
             return False
         if self.thinks and self.options.thinking_retention == "tool_cycle":
             return any(self.is_query(view) for view in conversation.messages[conversation.first :])
@@ -229,7 +235,10 @@ def _is_answer(view: MessageView) -> bool:
 
 
 def _calls_tools(sampled: SampledTurn, conversation: Conversation) -> bool:
-    """Whether the sampled turn holds a well-formed call."""
+    """Whether the sampled turn calls a tool: as the caller's history has it, else as its ids read."""
+    turn = conversation.messages[conversation.first - 1]
+    if turn.index >= 0:
+        return bool(turn.calls)
     grammar = sampled.grammar
     parser = CompletionParser(grammar, grammar.state_after(sampled.prompt_ids), conversation.tools)
     parser.feed(sampled.completion_ids)

@@ -136,5 +136,5 @@ def _take(region: str, begin: int, tools: Sequence[ToolSpec] | None) -> _Found:
             return _Found(ReadCall(raw, error=f"the call id {call_id!r} names no function"), end + len(END))
         return _Found(ReadCall(raw, name, arguments, id=call_id), end + len(END))
     stop = first + len(END)
-    is_open = outside < 0 and is_inside_string(region[start:])
+    is_open = is_inside_string(region[start:first]) and is_inside_string(region[start:])
     return _Found(ReadCall(region[begin:stop], error=error), stop, is_open=is_open)

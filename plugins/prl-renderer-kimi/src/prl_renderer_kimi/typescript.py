@@ -104,7 +104,7 @@ def _function(function: Mapping[str, Any]) -> str:
     argument = "parameters" if references.to_itself else parameters.write("")
     if references.to_itself:
         body = ",\n".join(each.write(_INDENT) for each in properties)
-        parts.append(f"interface parameters {{\n{body}\n}}")
+        parts.append("interface parameters {" + (f"\n{body}\n" if body else "") + "}")
     for name, schema in dict(references.definitions).items():
         written = _read(schema, references).write("")
         description = schema.get("description", "")

@@ -73,16 +73,22 @@ class ChatModeSession:
         self._version = weight_version
         self._extra = extra_body
         self._turns = 0
+        self._last: Turn | None = None
 
     async def turn(self, new_messages: Sequence[Message], sampling: SamplingParams) -> Turn:
         """Append messages, sample one assistant turn, append it; on any error the session is as before."""
         check_single(sampling)
         conversation = [*self.messages, *new_messages]
-        answer = _decoded(await self._engine.chat(self._body(conversation, sampling)))
-        turn = self._turn(answer, sampling.temperature)
+        answer = await self._ask(conversation, self._body(conversation, sampling))
+        turn = self._turn(_decoded(answer), sampling.temperature)
         self.messages = [*conversation, turn.message]
         self._turns += 1
+        self._last = turn
         return turn
+
+    async def _ask(self, conversation: Sequence[Message], body: dict[str, Any]) -> dict[str, Any]:
+        """Have the server render the whole conversation and sample."""
+        return await self._engine.chat(body)
 
     def _body(self, conversation: Sequence[Message], sampling: SamplingParams) -> dict[str, Any]:
         body: dict[str, Any] = {

@@ -13,9 +13,17 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from prl.types import ConfigError, EngineError, EngineUnavailableError, GenerateRequest, GenerateResponse
+from prl.types import (
+    ConfigError,
+    EngineError,
+    EngineUnavailableError,
+    EngineUnreachableError,
+    GenerateRequest,
+    GenerateResponse,
+)
 
 from . import wire
+from .routes import GenerateRoute, PrlRoute, with_room
 
 RANK_HEADER = "X-data-parallel-rank"
 TRANSIENT = frozenset({429, 502, 503, 504})
@@ -29,7 +37,8 @@ class HttpEngineClient:
     A failed connection, 429, 502, 503 and 504 are tried again, `retries` times, after pauses that double from `backoff`
     seconds; every try carries the same `request_id`, so that a finished answer is repeated rather than sampled again.
     `timeout` (seconds) bounds one try; None waits as long as the engine takes. `headers` go with every request (trace
-    context, authorisation). Cancelling a call closes its connection, at which the engine aborts the request.
+    context, authorisation), and `data_parallel_rank` with every one that names none. `route` is how tokens are asked
+    for. Cancelling a call closes its connection, at which the engine aborts the request.
     """
 
     def __init__(
@@ -41,34 +50,56 @@ class HttpEngineClient:
         retries: int = 6,
         backoff: float = 0.25,
         headers: Mapping[str, str] | None = None,
+        data_parallel_rank: int | None = None,
+        route: GenerateRoute | None = None,
     ) -> None:
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigError(
-                f"{base_url!r} is no engine address",
-                where="base_url of the engine client",
-                next_step='give "http://host:port"',
-            )
+        check_address(base_url)
         self._aiohttp = _import_aiohttp()
         self.base_url = base_url.rstrip("/")
         self._timeout = self._aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
         self._retries = retries
         self._backoff = backoff
-        self._headers = {"Content-Type": "application/json", **(headers or {})}
+        self._headers = {"Content-Type": "application/json", **_rank(data_parallel_rank), **(headers or {})}
+        self._route: GenerateRoute = route or PrlRoute()
+        self._contexts: dict[str, int] = {}
         self._sessions: dict[asyncio.AbstractEventLoop, Any] = {}
 
     async def generate(self, request: GenerateRequest) -> GenerateResponse:
         """Sample completions for exact prompt ids; raise the `EngineError` family, never return half an answer."""
+        route = self._route
+        where = self._where(route.path)
         keyed = replace(request, request_id=request.request_id or uuid.uuid4().hex)
-        headers = {} if request.data_parallel_rank is None else {RANK_HEADER: str(request.data_parallel_rank)}
-        body = await self._send("POST", "/v1/generate", wire.encode_generate(keyed), headers)
-        return wire.decode_generate(body, keyed, self._where("/v1/generate"))
+        if route.needs_max_tokens and keyed.sampling.max_tokens is None:
+            keyed = with_room(keyed, await self._context(keyed.model), where)
+        answer = await self._send("POST", route.path, route.encode(keyed), _rank(request.data_parallel_rank))
+        return route.decode(answer, keyed, where)
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Send an OpenAI chat body; the engine renders the prompt. Retries carry one `request_id`."""
-        data = msgspec.json.encode({"request_id": uuid.uuid4().hex, **body})
-        answer = await self._send("POST", "/v1/chat/completions", data)
-        return wire.decode_object(answer, self._where("/v1/chat/completions"))
+        return await self._post("/v1/chat/completions", {"request_id": uuid.uuid4().hex, **body})
+
+    async def chat_tokens(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a chat body whose prompt is its `tokens`, verbatim. Retries carry one `request_id`."""
+        return await self._post("/v1/chat/completions/tokens", {"request_id": uuid.uuid4().hex, **body})
+
+    async def tokenize(self, body: dict[str, Any]) -> list[int]:
+        """Return the ids that the engine renders `messages` and `tools` to."""
+        tokens = (await self._post("/tokenize", body)).get("tokens")
+        if not isinstance(tokens, list) or not all(type(token) is int and token >= 0 for token in tokens):
+            raise wire.malformed("the answer holds no token ids", self._where("/tokenize"))
+        return tokens
+
+    async def _post(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        return wire.decode_object(await self._send("POST", path, msgspec.json.encode(body)), self._where(path))
+
+    async def _context(self, model: str) -> int:
+        """Return the served context of a model (tokens), asked for once."""
+        if model not in self._contexts:
+            sizes = {str(card["id"]): card.get("max_model_len") for card in await self.models()}
+            if not isinstance(size := sizes.get(model), int):
+                raise wire.malformed(f"the server does not say how long the context of {model!r} is", "/v1/models")
+            self._contexts[model] = size
+        return self._contexts[model]
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the served models; each has `id` and `max_model_len` (tokens)."""
@@ -89,12 +120,11 @@ class HttpEngineClient:
 
     async def load_weights(self, directory: str, version: int) -> None:
         """Load a published safetensors directory, which the engine must be able to read, between requests."""
-        data = msgspec.json.encode({"directory": directory, "version": version})
-        where = self._where("/v1/weights")
-        answer = wire.decode_object(await self._send("POST", "/v1/weights", data), where)
+        answer = await self._post("/v1/weights", {"directory": directory, "version": version})
         if answer.get("weight_version") != version:
             raise wire.malformed(
-                f"weights {version} were sent, the engine says it serves {answer.get('weight_version')}", where
+                f"weights {version} were sent, the engine says it serves {answer.get('weight_version')}",
+                self._where("/v1/weights"),
             )
 
     async def close(self) -> None:
@@ -110,11 +140,11 @@ class HttpEngineClient:
         failure: EngineError
         for attempt in range(self._retries + 1):
             if attempt:
-                await asyncio.sleep(_pause(self._backoff, attempt))
+                await asyncio.sleep(retry_pause(self._backoff, attempt))
             try:
                 status, answer = await self._once(method, path, body, headers or {})
             except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
-                failure = self._unreachable(path, error, attempt + 1)
+                failure = self._unreached(path, error, attempt + 1)
                 failure.__cause__ = error
                 continue
             if status == 200:
@@ -142,15 +172,37 @@ class HttpEngineClient:
     def _where(self, path: str) -> str:
         return f"engine at {self.base_url}, {path}"
 
-    def _unreachable(self, path: str, error: BaseException, tries: int) -> EngineUnavailableError:
-        return EngineUnavailableError(
+    def _unreached(self, path: str, error: BaseException, tries: int) -> EngineUnavailableError:
+        """Return what a failed try means: a slow engine is still there, one that breaks connections may not be."""
+        if isinstance(error, TimeoutError) and not isinstance(error, self._aiohttp.ClientConnectionError):
+            return EngineUnavailableError(
+                f"the engine did not answer within {self._timeout.total} s ({tries} tries)",
+                where=self._where(path),
+                next_step="raise the client's timeout, or give the engine less to do at once",
+            )
+        return EngineUnreachableError(
             f"the engine cannot be reached: {str(error) or type(error).__name__} ({tries} tries)",
             where=self._where(path),
             next_step="start it (`prl serve --engine local ...`), or correct the address",
         )
 
 
-def _pause(backoff: float, attempt: int) -> float:
+def check_address(base_url: str) -> None:
+    """Raise `ConfigError` unless this is the base URL of a server."""
+    parts = urlsplit(base_url)
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise ConfigError(
+            f"{base_url!r} is no engine address",
+            where="base_url of the engine client",
+            next_step='give "http://host:port"',
+        )
+
+
+def _rank(rank: int | None) -> dict[str, str]:
+    return {} if rank is None else {RANK_HEADER: str(rank)}
+
+
+def retry_pause(backoff: float, attempt: int) -> float:
     """Return seconds to wait: doubling, with jitter so that many clients do not return at once."""
     return float(min(LONGEST_PAUSE, backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
 

@@ -10,6 +10,7 @@ from prl.contracts import EngineClient, Renderer
 from prl.types import ConfigError, ToolSpec
 
 from .chat import ChatModeSession
+from .rollout import rollout_client
 from .session import RendererSession
 
 
@@ -59,7 +60,7 @@ class RendererMode:
     ) -> RendererSession:
         """Begin one conversation; its cache salt stays the same to the end."""
         return RendererSession(
-            self._engine,
+            rollout_client(self._engine),
             self._renderer,
             model=model,
             tools=tools,
@@ -90,7 +91,7 @@ class ChatMode:
     ) -> ChatModeSession:
         """Begin one conversation."""
         return ChatModeSession(
-            self._engine,
+            rollout_client(self._engine),
             self._renderer,
             model=model,
             tools=tools,

@@ -26,6 +26,7 @@ from prl.types import (
 SENTINEL = -9999.0  # what some engines write where they have no log-probability
 ROUNDING = 1e-3  # a log-probability may exceed 0 by so much, from rounding in half precision
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
+TOO_LONG = ("maximum context length", "maximum model length")  # what servers without a code for it say
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -75,32 +76,46 @@ def decode_generate(body: bytes, request: GenerateRequest, where: str) -> Genera
         answer = _decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise malformed(f"the answer is not a generate answer: {error}", where) from error
-    if len(answer.choices) != request.sampling.n:
-        raise malformed(f"{request.sampling.n} completions were asked for, {len(answer.choices)} came", where)
-    sent = list(request.prompt_token_ids)
-    if answer.prompt_token_ids is not None and answer.prompt_token_ids != sent:
-        raise malformed("the answer is for other prompt ids than were sent", where)
+    check_request(len(answer.choices), answer.prompt_token_ids, request, where)
     choices = tuple(_checked(choice, index, where) for index, choice in enumerate(answer.choices))
     return GenerateResponse(
         choices=choices,
         weight_version=answer.weight_version,
-        prompt_token_ids=sent,
-        prompt_logprobs=_checked_prompt(answer.prompt_logprobs, request, where),
-        usage={name: count for name, count in (answer.usage or {}).items() if isinstance(count, int)},
+        prompt_token_ids=list(request.prompt_token_ids),
+        prompt_logprobs=check_prompt(answer.prompt_logprobs, request, where),
+        usage=counts(answer.usage),
         request_id=answer.request_id,
     )
 
 
-def _checked(choice: _Choice, index: int, where: str) -> GenerateChoice:
-    name = f"choices[{index}]"
-    if choice.finish_reason not in FINISH_REASONS:
-        raise malformed(f"{name}.finish_reason is {choice.finish_reason!r}", where)
-    if choice.finish_reason == "abort":
+def counts(usage: Mapping[str, Any] | None) -> dict[str, int]:
+    """Return the token counts of an answer; servers put other things beside them."""
+    return {name: count for name, count in (usage or {}).items() if isinstance(count, int)}
+
+
+def check_request(completions: int, prompt: list[int] | None, request: GenerateRequest, where: str) -> None:
+    """Raise `MalformedResponseError` unless the answer has the completions that were asked for, of the prompt sent."""
+    if completions != request.sampling.n:
+        raise malformed(f"{request.sampling.n} completions were asked for, {completions} came", where)
+    if prompt is not None and prompt != list(request.prompt_token_ids):
+        raise malformed("the answer is for other prompt ids than were sent", where)
+
+
+def check_finish(reason: str | None, tokens: int, name: str, where: str) -> None:
+    """Raise for a completion that did not end by itself: `RequestAbortedError`, or `MalformedResponseError`."""
+    if reason not in FINISH_REASONS:
+        raise malformed(f"{name}.finish_reason is {reason!r}", where)
+    if reason == "abort":
         raise RequestAbortedError(
-            f"the engine aborted the request after {len(choice.token_ids)} tokens",
+            f"the engine aborted the request after {tokens} tokens",
             where=where,
             next_step="send the request again; a partial completion is never used",
         )
+
+
+def _checked(choice: _Choice, index: int, where: str) -> GenerateChoice:
+    name = f"choices[{index}]"
+    check_finish(choice.finish_reason, len(choice.token_ids), name, where)
     check_tokens(choice.token_ids, choice.logprobs, name, where)
     return GenerateChoice(
         token_ids=choice.token_ids,
@@ -121,9 +136,8 @@ def check_tokens(token_ids: Sequence[int], logprobs: Sequence[float], name: str,
             raise malformed(f"{name}.logprobs[{position}] is {value}, which is no log-probability", where)
 
 
-def _checked_prompt(
-    values: list[float | None] | None, request: GenerateRequest, where: str
-) -> list[float | None] | None:
+def check_prompt(values: list[float | None] | None, request: GenerateRequest, where: str) -> list[float | None] | None:
+    """Return the prompt's log-probabilities where they were asked for; raise unless each but the first is real."""
     if not request.prompt_logprobs:
         return None
     if values is None:
@@ -158,7 +172,7 @@ def decode_error(status: int, body: bytes, where: str) -> EngineError:
     return kind(
         f"{what} (HTTP {status})",
         where=f"{where}; {source}" if source else where,
-        next_step=str(detail.get("next_step") or "read the engine's log"),
+        next_step=str(detail.get("next_step") or _NEXT.get(status, "read the engine's log")),
     )
 
 
@@ -171,10 +185,13 @@ def _error_detail(body: bytes) -> Mapping[str, Any]:
     return detail if isinstance(detail, dict) else {"message": detail}
 
 
+_NEXT = {404: "this server lacks the route or the model: use a prl engine (`prl serve`), or another client mode"}
+
+
 def _by_status(status: int, what: str) -> type[EngineError]:
-    if status in (502, 503, 504):
+    if status in (429, 502, 503, 504):
         return EngineUnavailableError
-    if status == 400 and "maximum context length" in what:  # what OpenAI-compatible servers say, without a code
+    if status == 400 and any(words in what for words in TOO_LONG):
         return PromptTooLongError
     return MalformedRequestError if status in (400, 422) else EngineError
 

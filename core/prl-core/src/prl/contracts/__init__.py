@@ -1,7 +1,7 @@
 """What a plugin implements, one contract a file."""
 
 from .attention import AttentionKernel
-from .client import ChatSession, ClientMode, EngineClient
+from .client import ChatSession, ClientMode, EngineClient, RoutedEngine, TokenChatClient
 from .engine import Engine
 from .environment import Demonstrator, Environment, Episode, Example, StepResult
 from .parser import CallView, PieceWriter, ReadCall, ReasoningCodec, ToolCodec
@@ -23,8 +23,10 @@ __all__ = [
     "ReadCall",
     "ReasoningCodec",
     "Renderer",
+    "RoutedEngine",
     "Sink",
     "StepResult",
     "StreamParser",
+    "TokenChatClient",
     "ToolCodec",
 ]

@@ -38,6 +38,28 @@ class EngineClient(Protocol):
 
 
 @runtime_checkable
+class TokenChatClient(EngineClient, Protocol):
+    """An engine whose chat also takes exact prompt ids; what the client mode `token` needs."""
+
+    async def chat_tokens(self, body: dict[str, Any]) -> dict[str, Any]:
+        """`POST /v1/chat/completions/tokens`: a chat body whose prompt is `tokens`, verbatim; answers as `chat`."""
+        ...
+
+    async def tokenize(self, body: dict[str, Any]) -> list[int]:
+        """`POST /tokenize`: the ids that the engine renders `messages` and `tools` to."""
+        ...
+
+
+@runtime_checkable
+class RoutedEngine(EngineClient, Protocol):
+    """Several engines behind one client."""
+
+    def for_rollout(self) -> EngineClient:
+        """Return a client for one rollout: its requests stay on one engine, where its prefix is cached, if it can."""
+        ...
+
+
+@runtime_checkable
 class ChatSession(Protocol):
     """One rollout's conversation with an engine.
 

@@ -56,6 +56,8 @@ class ToolCodec(Protocol):
     A region is the text between `open` and `close` (control tokens, or plain text where the vocabulary lacks them),
     with control tokens inside it spelled out. A codec may also have `spellings`, a mapping from other texts that models
     write for the markers to whether they open (True) or close (False) a region.
+    A codec whose markers are also ordinary text has `is_call(region) -> bool`: what is no call stays content, and in
+    reasoning its markers mean nothing.
     A codec whose calls look whole at any argument's end has `needs_close = True`: a region without `close` is cut off.
     """
 

@@ -2,6 +2,7 @@
 
 from .grammar import Grammar, Mark, ReasoningState
 from .json_calls import CallSyntaxError, is_inside_string, load_object, load_value, read_named_call
+from .lexer import Event, Lexer
 from .reasoning import TaggedReasoning
 from .schema import coerce_text, parameter_schema
 from .stream import CompletionParser
@@ -10,7 +11,9 @@ from .xml_calls import TaggedCalls, is_inside_parameter, read_functions
 __all__ = [
     "CallSyntaxError",
     "CompletionParser",
+    "Event",
     "Grammar",
+    "Lexer",
     "Mark",
     "ReasoningState",
     "TaggedCalls",

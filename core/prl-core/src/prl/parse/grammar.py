@@ -6,7 +6,7 @@ Markers, stops and white space, as token ids where the vocabulary has them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -117,19 +117,3 @@ class Grammar:
                 if mark is Mark.END_THINK:
                     return ReasoningState.CLOSED
         return ReasoningState.UNDECIDED
-
-    def holds_reasoning(self, *id_lists: Sequence[int]) -> bool:
-        """Whether the ids, joined, hold a think block that is not empty (for templates that empty a block they drop)."""
-        ids = [token for part in id_lists for token in part]
-        pair = {mark: token for token, (mark, _) in self.marks.items() if mark in (Mark.THINK, Mark.END_THINK)}
-        opening, closing = pair.get(Mark.THINK), pair.get(Mark.END_THINK)
-        filled_after = any(ids[n + 1] != closing for n in _places(ids[:-1], opening))
-        return filled_after or any(n == 0 or ids[n - 1] != opening for n in _places(ids, closing))
-
-
-def _places(ids: list[int], token: int | None) -> Iterator[int]:
-    """Yield where a token stands."""
-    place = -1
-    for _ in range(0 if token is None else ids.count(token)):
-        place = ids.index(token, place + 1)  # type: ignore[arg-type]
-        yield place

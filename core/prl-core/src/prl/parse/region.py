@@ -29,6 +29,16 @@ class CallRegion:
         """The text inside, markers spelled out."""
         return "".join([event.text for event in self._events])
 
+    @property
+    def is_call(self) -> bool:
+        """Whether it is a call at all; only a codec whose markers are also ordinary text says that it is not."""
+        judge = getattr(self._codec, "is_call", None)
+        return judge is None or bool(judge(self.text))
+
+    def spelled(self, closed: Event | None) -> str:
+        """The text with its markers."""
+        return self._opened.text + self.text + (closed.text if closed is not None else "")
+
     def add(self, event: Event) -> None:
         """Take text, or a marker that is part of a value."""
         self._events.append(event)
@@ -76,7 +86,7 @@ class CallRegion:
             else:
                 raw = call.raw
                 if len(self._calls) == 1:
-                    raw = self._opened.text + self.text + (closed.text if closed is not None else "")
+                    raw = self.spelled(closed)
                 yield InvalidToolCall(raw, call.error or "malformed call", span)
 
 

@@ -92,7 +92,7 @@ class CompletionParser:
             self._text(event.text)
         elif event.mark is Mark.STOP:
             self._end()
-        elif event.mark is Mark.CALL and self._grammar.tool_codec is not None:
+        elif event.mark is Mark.CALL and self._may_call():
             self._open_call(event)
         elif event.mark is Mark.THINK and self._may_think():
             self._open_reasoning()
@@ -112,6 +112,11 @@ class CompletionParser:
     def _may_think(self) -> bool:
         """Reasoning may begin once: at the start of the turn, or where nothing has been decided yet."""
         return not self._reasoned and (self._state is _State.UNDECIDED or not (self._content or self._calls))
+
+    def _may_call(self) -> bool:
+        """Whether a marker opens a call: not where it is ordinary text, and the model still reasons."""
+        codec = self._grammar.tool_codec
+        return codec is not None and not (self._state is _State.REASONING and hasattr(codec, "is_call"))
 
     def _open_reasoning(self) -> None:
         """Begin reasoning. Text before it is content; mere white space there belongs to nobody."""
@@ -150,7 +155,6 @@ class CompletionParser:
         self._decide_content()
         if self._state is _State.REASONING:
             self._leave_reasoning()
-        self._emit("content", self._content.before_call(codec.trim_before))
         self._region = CallRegion(codec, event)
         self._state = _State.CALL
 
@@ -182,7 +186,14 @@ class CompletionParser:
         self._queue.extendleft(reversed(rest))
 
     def _read_call(self, region: CallRegion, *, closed: Event | None, end: int = 0) -> None:
-        """Turn a region into calls and go back to content."""
+        """Turn a region into calls, or back into the text it is, and go back to content."""
+        self._region, self._state = None, _State.CONTENT
+        if not region.is_call:
+            self._text(region.spelled(closed))
+            return
+        codec = self._grammar.tool_codec
+        assert codec is not None
+        self._emit("content", self._content.before_call(codec.trim_before))
         stop = closed.end if closed is not None else end
         for call in region.calls(closed, stop, self._offset):
             if isinstance(call, ParsedToolCall):
@@ -191,9 +202,7 @@ class CompletionParser:
             else:
                 self._invalid.append(call)
                 self._deltas.append(ParseDelta("invalid_tool_call", call=call))
-        self._region = None
         self._content.after_call()
-        self._state = _State.CONTENT
 
     def _end(self) -> None:
         """End the turn: by a stop token, or because the ids ran out."""

@@ -2,6 +2,7 @@
 
 from .conversation import Conversation, MessageView, Part, SampledTurn, bad_message, dump_json, mapping_arguments
 from .format import ChatFormat
+from .json_text import write_json
 from .options import RendererOptions
 from .renderer import ChatRenderer
 from .writer import Writer
@@ -18,4 +19,5 @@ __all__ = [
     "bad_message",
     "dump_json",
     "mapping_arguments",
+    "write_json",
 ]

@@ -113,6 +113,8 @@ def view_message(message: Mapping[str, Any], index: int) -> MessageView:
         view.reasoning = _reasoning(message, index)
         calls = message.get("tool_calls")
         if calls:
+            if not isinstance(calls, Sequence) or isinstance(calls, str):
+                raise bad_message(index, f"has tool_calls of type {type(calls).__name__}", "send a list of calls")
             view.calls = tuple(_call(call, index, n) for n, call in enumerate(calls))
     elif role == "tool":
         view.tool_call_id = message.get("tool_call_id")

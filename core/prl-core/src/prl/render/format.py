@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, StreamParser, ToolCodec
@@ -25,6 +25,7 @@ class ChatFormat(ABC):
     reasoning_placeholder: the reasoning markers that the template leaves where it drops reasoning, if any.
     replaces_stop: whether the template closes an earlier turn by another token than the one that was sampled, so that
         nothing stands between a sampled stop and the next message.
+    quirks: checks of the conformance kit that the vendor's own format cannot pass, with the reason.
     """
 
     turn_opener: ClassVar[str]
@@ -35,6 +36,7 @@ class ChatFormat(ABC):
     media: ClassVar[frozenset[str]] = frozenset()
     reasoning_placeholder: ClassVar[tuple[str, ...]] = ()
     replaces_stop: ClassVar[bool] = False
+    quirks: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: RendererOptions) -> None:
         self.options = options

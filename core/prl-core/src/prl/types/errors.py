@@ -78,6 +78,12 @@ class EngineUnavailableError(EngineError):
     code = "engine_unavailable"
 
 
+class EngineUnreachableError(EngineUnavailableError):
+    """The connection failed: the engine may be gone, or be back as a new process with other weights."""
+
+    code = "engine_unreachable"
+
+
 class PromptTooLongError(EngineError):
     """The prompt does not fit the model's context; a typed outcome, not a failure of the rollout."""
 

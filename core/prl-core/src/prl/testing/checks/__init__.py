@@ -1,6 +1,21 @@
 """The checks of the conformance kit: plain functions that raise `CheckFailed`, by kind of plugin."""
 
-from . import bridging, inputs, masks, oracle, parsing, processes, rendering, tokens
+from . import (
+    attention,
+    bridging,
+    client_modes,
+    environments,
+    inputs,
+    masks,
+    oracle,
+    parsing,
+    processes,
+    reasoning_codecs,
+    rendering,
+    tokens,
+    tool_codecs,
+)
+from .attention import AttentionSubject
 from .check import (
     Check,
     CheckFailed,
@@ -12,25 +27,40 @@ from .check import (
     expect,
     run_check,
 )
-from .renderer_subject import RendererSubject
+from .client_modes import ClientModeSubject
+from .environments import EnvironmentSubject
+from .reasoning_codecs import ReasoningCodecSubject
+from .renderer_subject import Oracle, RendererSubject
+from .tool_codecs import ToolCodecSubject
 
 __all__ = [
+    "AttentionSubject",
     "Check",
     "CheckFailed",
     "CheckResult",
+    "ClientModeSubject",
+    "EnvironmentSubject",
     "NotApplicable",
+    "Oracle",
+    "ReasoningCodecSubject",
     "RendererSubject",
+    "ToolCodecSubject",
     "Verdict",
+    "attention",
     "bridging",
     "check",
     "checks_of",
+    "client_modes",
+    "environments",
     "expect",
     "inputs",
     "masks",
     "oracle",
     "parsing",
     "processes",
+    "reasoning_codecs",
     "rendering",
     "run_check",
     "tokens",
+    "tool_codecs",
 ]

@@ -20,14 +20,11 @@ MakeParser = Callable[[], StreamParser]
 def random_ids(rng: random.Random, controls: Sequence[int], vocab_size: int, length: int) -> list[int]:
     """Draw ids as a young policy samples them: many control tokens, and ids outside the vocabulary."""
     outside = (-1, vocab_size, vocab_size + 77)
-    return [
-        rng.choice(outside)
-        if (draw := rng.random()) < 0.03
-        else rng.choice(controls)
-        if draw < 0.4
-        else rng.randrange(vocab_size)
-        for _ in range(length)
-    ]
+    ids: list[int] = []
+    for _ in range(length):
+        draw = rng.random()
+        ids.append(rng.choice(outside if draw < 0.03 else controls) if draw < 0.4 else rng.randrange(vocab_size))
+    return ids
 
 
 def mixed_ids(rng: random.Random, completions: Sequence[Sequence[int]], controls: Sequence[int]) -> list[int]:
@@ -103,16 +100,9 @@ def is_kept(probe: str, parsed: ParsedResponse) -> bool:
 
 
 def _check_deltas(deltas: Sequence[ParseDelta], final: ParsedResponse, shown: str) -> None:
-    texts = {kind: "".join(delta.text for delta in deltas if delta.kind == kind) for kind in ("content", "reasoning")}
-    expect(
-        texts["content"] == final.content,
-        f"{brief(shown)}: the deltas' content is {texts['content']!r}, not {final.content!r}",
-    )
-    reasoning = final.reasoning_content or ""
-    expect(
-        texts["reasoning"] == reasoning,
-        f"{brief(shown)}: the deltas' reasoning is {texts['reasoning']!r}, not {reasoning!r}",
-    )
+    for kind, wanted in (("content", final.content), ("reasoning", final.reasoning_content or "")):
+        text = "".join(delta.text for delta in deltas if delta.kind == kind)
+        expect(text == wanted, f"{brief(shown)}: the deltas' {kind} is {text!r}, not {wanted!r}")
     for kind, calls in (("tool_call", final.tool_calls), ("invalid_tool_call", final.invalid_tool_calls)):
         streamed = [delta.call for delta in deltas if delta.kind == kind]
         expect(

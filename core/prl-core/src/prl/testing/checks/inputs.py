@@ -17,6 +17,7 @@ from .material import (
     assistant,
     call,
     calling,
+    flat,
     result,
     system,
     tools_for,
@@ -74,6 +75,11 @@ def arguments_may_be_a_json_string(subject: RendererSubject) -> None:
         parsed = subject.renderer.parse_response(sampled.completion, tools=[TOOL], prompt_ids=sampled.prompt)
         read = [typed(found.arguments) for found in parsed.tool_calls]
         expect(read == [typed(ARGUMENTS)], f"{brief(one)} reads back as {brief(parsed)}")
+    written = [
+        subject.text(subject.renderer.render_ids([user(), calling("", one)], tools=[TOOL])) for one in (call(), as_text)
+    ]
+    same = flat(written[0]) == flat(written[1])
+    expect(same, f"a JSON string is written as {brief(written[1])}, a mapping as {brief(written[0])}")
 
 
 @check("renderer")

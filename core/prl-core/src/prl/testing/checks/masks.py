@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prl.types import NO_MESSAGE, Kind, Message, RenderedTokens
 
-from .check import check, expect
+from .check import brief, check, expect
 from .material import ASK_AGAIN, SAY, THOUGHT, assistant, calling, result, tools_for, user
 from .renderer_subject import RendererSubject
 
@@ -32,16 +32,23 @@ def a_turn_is_sampled_to_its_stop_token(subject: RendererSubject) -> None:
     """A model that is never trained to stop does not stop."""
     stops = set(subject.renderer.get_stop_token_ids())
     for turn in _turns(subject):
-        messages: list[Message] = [user(), turn, result() if turn.get("tool_calls") else user(ASK_AGAIN)]
-        tools: list[ToolSpec] | None = tools_for([turn])
-        whole = subject.renderer.render(messages, tools=tools)
-        sampled = [n for n, on in enumerate(whole.sampled_mask) if on]
-        text = subject.text([whole.token_ids[n] for n in sampled])
-        ends = bool(sampled) and whole.token_ids[sampled[-1]] in stops
-        expect(ends, f"the sampled tokens end without a stop token: {text!r}")
-        expect(len(sampled) == sampled[-1] - sampled[0] + 1, f"the sampled tokens of one turn have a gap: {text!r}")
-        body = turn.get("content")
-        expect(not isinstance(body, str) or body in text, f"the content {body!r} is not all sampled: {text!r}")
+        follow = result() if turn.get("tool_calls") else user(ASK_AGAIN)
+        ends = [_sampled_end(subject, [user(), turn, *more], stops) for more in ([], [follow])]
+        # A format that stops on the next turn's opener shows its stop only before another turn; one whose template
+        # closes earlier turns by another token shows it only in the last.
+        expect(any(ends), f"the sampled tokens of {brief(turn)} end without a stop token")
+
+
+def _sampled_end(subject: RendererSubject, messages: list[Message], stops: set[int]) -> bool:
+    """Whether the sampled tokens end in a stop token; fail where they leave out a part of the turn."""
+    whole = subject.renderer.render(messages, tools=tools_for(messages))
+    sampled = [n for n, on in enumerate(whole.sampled_mask) if on]
+    text = subject.text([whole.token_ids[n] for n in sampled])
+    gap = bool(sampled) and len(sampled) != sampled[-1] - sampled[0] + 1
+    expect(bool(sampled) and not gap, f"the sampled tokens of one turn have a gap: {text!r}")
+    body = messages[1].get("content")
+    expect(not isinstance(body, str) or body in text, f"the content {body!r} is not all sampled: {text!r}")
+    return whole.token_ids[sampled[-1]] in stops
 
 
 @check("renderer")
@@ -85,4 +92,3 @@ def _turns(subject: RendererSubject) -> list[Message]:
     if subject.takes_results:
         turns += [calling(), calling(SAY)]
     return [turn for turn in turns if subject.takes([user(), turn], tools_for([turn]))]
-

@@ -56,7 +56,12 @@ def assistant(text: str = SAY, **more: Any) -> Message:
 def call(number: int = 1, *, name: str = NAME, arguments: Any = None) -> dict[str, Any]:
     """Return a tool call with the probe's arguments."""
     given = dict(ARGUMENTS) if arguments is None else arguments
-    return {"id": f"call_{number}", "type": "function", "function": {"name": name, "arguments": given}}
+    return {"id": call_id(name, number), "type": "function", "function": {"name": name, "arguments": given}}
+
+
+def call_id(name: str, number: int) -> str:
+    """Return a call's id, in the one form that a family reads something into (Kimi: the function's name)."""
+    return f"functions.{name}:{number - 1}"
 
 
 def calling(text: str = "", *calls: dict[str, Any], **more: Any) -> Message:
@@ -66,7 +71,7 @@ def calling(text: str = "", *calls: dict[str, Any], **more: Any) -> Message:
 
 def result(text: str = RESULT, number: int = 1) -> Message:
     """Return a tool's answer."""
-    return {"role": "tool", "tool_call_id": f"call_{number}", "name": NAME, "content": text}
+    return {"role": "tool", "tool_call_id": call_id(NAME, number), "name": NAME, "content": text}
 
 
 def schema_of(message: Mapping[str, Any]) -> list[ToolSpec]:

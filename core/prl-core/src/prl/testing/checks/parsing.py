@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from functools import partial
+from itertools import product
 from typing import Any
 
 from prl.types import Message, ParsedResponse, ToolSpec
@@ -29,6 +31,7 @@ from .material import (
 from .renderer_subject import RendererSubject, Sampled
 
 _RANDOM = 150
+_SPACES = ("", " ", "\n", "\n\n", " \n ")
 
 
 @check("renderer")
@@ -39,21 +42,15 @@ def parse_gives_back_what_was_rendered(subject: RendererSubject) -> None:
         sampled = subject.stopped(subject.sampled([user()], turn, tools or None))
         parsed = _parse(subject, sampled, tools)
         shown = subject.text(sampled.completion)
-        expect(
-            parsed.content == text_of(turn),
-            f"content {text_of(turn)!r} reads back as {parsed.content!r} from {brief(shown)}",
-        )
-        reasoning = turn.get("reasoning_content") or turn.get("reasoning") or ""
+        said = text_of(turn)
+        expect(parsed.content == said, f"content {said!r} reads back as {parsed.content!r} from {brief(shown)}")
+        reasoning = (turn.get("reasoning_content") or turn.get("reasoning") or "") if subject.reasons else ""
         wanted = reasoning if flat(reasoning) in flat(shown) else ""
-        expect(
-            (parsed.reasoning_content or "") == wanted,
-            f"reasoning {wanted!r} reads back as {parsed.reasoning_content!r} from {brief(shown)}",
-        )
+        thought = parsed.reasoning_content or ""
+        expect(thought == wanted, f"reasoning {wanted!r} reads back as {thought!r} from {brief(shown)}")
         expect(parsed.reasoning_complete, f"finished reasoning is reported as cut off: {brief(shown)}")
         expect(not parsed.invalid_tool_calls, f"well-formed calls are reported as malformed: {brief(parsed)}")
-        expect(
-            _calls(parsed) == _calls_of(turn), f"calls {brief(_calls_of(turn))} read back as {brief(_calls(parsed))}"
-        )
+        _expect_calls(parsed, turn)
 
 
 @check("renderer")
@@ -61,17 +58,24 @@ def a_parsed_turn_comes_back_the_same(subject: RendererSubject) -> None:
     """White space or a type changes with every turn that is rendered and parsed again."""
     for turn in subject.edge_turns:
         tools = schema_of(turn)
-        parsed = _parse(subject, subject.stopped(subject.sampled([user()], turn, tools or None)), tools)
-        expect(
-            _calls(parsed) == _calls_of(turn), f"calls {brief(_calls_of(turn))} read back as {brief(_calls(parsed))}"
-        )
-        again = parsed.to_message()
-        if not subject.takes([user(), again], tools or None):
-            continue
-        reparsed = _parse(subject, subject.stopped(subject.sampled([user()], again, tools or None)), tools)
-        before = (parsed.content, parsed.reasoning_content, _calls(parsed))
-        after = (reparsed.content, reparsed.reasoning_content, _calls(reparsed))
-        expect(before == after, f"{brief(before)} comes back as {brief(after)}")
+        parsed = _parse(subject, subject.spoken(turn, tools or None), tools)
+        _expect_calls(parsed, turn)
+        _expect_stable(subject, parsed, tools)
+    spoken = subject.spoken(assistant())
+    before, _, after = subject.text(spoken.completion).partition(SAY)
+    for left, right in product(_SPACES, _SPACES):
+        completion = subject.tokenizer.encode(f"{before}{left}{SAY}{right}{after}")
+        _expect_stable(subject, _parse(subject, Sampled(spoken.prompt, completion), None), [])
+
+
+def _expect_stable(subject: RendererSubject, parsed: ParsedResponse, tools: list[ToolSpec]) -> None:
+    """Render what was parsed, and parse that: nothing may change any more."""
+    again = parsed.to_message()
+    if subject.takes([user(), again], tools or None):
+        reparsed = _parse(subject, subject.spoken(again, tools or None), tools)
+        first = (parsed.content, parsed.reasoning_content, _calls(parsed))
+        second = (reparsed.content, reparsed.reasoning_content, _calls(reparsed))
+        expect(first == second, f"{brief(first)} comes back as {brief(second)}")
 
 
 @check("renderer")
@@ -96,10 +100,8 @@ def malformed_calls_are_never_run(subject: RendererSubject) -> None:
         for one in parsed.tool_calls:
             lost = [key for key, value in ARGUMENTS.items() if not isinstance(value, str) and key not in one.arguments]
             expect(bool(one.arguments) and len(lost) <= 1, f"{shown} runs {one.name} with {one.arguments}")
-        expect(
-            is_kept(PLACE, parsed) or PLACE not in subject.text(damaged),
-            f"{shown} leaves nothing of the call: {brief(parsed)}",
-        )
+        kept = is_kept(PLACE, parsed) or PLACE not in subject.text(damaged)
+        expect(kept, f"{shown} leaves nothing of the call: {brief(parsed)}")
 
 
 @check("renderer")
@@ -126,16 +128,10 @@ def a_stream_ends_in_the_same_message(subject: RendererSubject) -> None:
     for number in range(len(completions) + _RANDOM):
         ids = completions[number] if number < len(completions) else mixed_ids(rng, completions, controls)
         prompt = prompts[number] if number < len(completions) else rng.choice(prompts)
-        parsed = check_stream(
-            lambda prompt=prompt: subject.renderer.stream_parser(tools=[TOOL], prompt_ids=prompt),  # type: ignore[misc]
-            ids,
-            rng,
-            subject.text(ids),
-        )
-        expect(
-            parsed == subject.renderer.parse_response(ids, tools=[TOOL], prompt_ids=prompt),
-            "parse_response differs from stream_parser",
-        )
+        make = partial(subject.renderer.stream_parser, tools=[TOOL], prompt_ids=prompt)
+        parsed = check_stream(make, ids, rng, subject.text(ids))
+        whole = subject.renderer.parse_response(ids, tools=[TOOL], prompt_ids=prompt)
+        expect(parsed == whole, f"parse_response gives {brief(whole)}, stream_parser {brief(parsed)}")
 
 
 @check("renderer")
@@ -145,13 +141,9 @@ def nothing_counts_after_the_stop_token(subject: RendererSubject) -> None:
     for turn in _probe_turns(subject):
         sampled = subject.stopped(subject.sampled([user()], turn, tools_for([turn])))
         parsed = _parse(subject, sampled, [TOOL])
-        padded = Sampled(
-            sampled.prompt, [*sampled.completion, *controls[:2], *subject.tokenizer.encode("x"), *controls]
-        )
-        expect(
-            _parse(subject, padded, [TOOL]) == parsed,
-            f"what follows the stop token is read: {brief(_parse(subject, padded, [TOOL]))}",
-        )
+        padding = [*controls[:2], *subject.tokenizer.encode("x"), *controls]
+        padded = _parse(subject, Sampled(sampled.prompt, [*sampled.completion, *padding]), [TOOL])
+        expect(padded == parsed, f"what follows the stop token is read: {brief(padded)}")
 
 
 @check("renderer")
@@ -192,6 +184,11 @@ def _check_damaged(subject: RendererSubject, cut: Sampled, turn: Message) -> Non
 
 def _parse(subject: RendererSubject, sampled: Sampled, tools: list[ToolSpec] | None) -> ParsedResponse:
     return subject.renderer.parse_response(sampled.completion, tools=tools, prompt_ids=sampled.prompt)
+
+
+def _expect_calls(parsed: ParsedResponse, turn: Message) -> None:
+    read, wanted = _calls(parsed), _calls_of(turn)
+    expect(read == wanted, f"calls {brief(wanted)} read back as {brief(read)}")
 
 
 def _calls(parsed: ParsedResponse) -> list[Any]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +22,7 @@ from prl.tokenizer import Tokenizer
 from prl.types import Message, RenderError, ToolSpec
 
 from .check import NotApplicable, expect
-from .material import THOUGHT, TOOL, as_mapping, assistant, call, calling, result, system, user
+from .material import THOUGHT, TOOL, as_mapping, assistant, call, call_id, calling, result, system, user
 
 Oracle = Callable[[Sequence[Message], Sequence[ToolSpec] | None, bool], Sequence[int] | None]
 """(messages, tools, add_generation_prompt) -> the vendor's ids, None where the vendor refuses."""
@@ -92,7 +94,7 @@ class RendererSubject:
     def takes(self, messages: Sequence[Message], tools: Sequence[ToolSpec] | None = None) -> bool:
         """Whether the format has a place for a conversation; what it has none for must be a `RenderError`."""
         try:
-            self.renderer.render_ids(messages, tools=tools)
+            self.renderer.render_ids(copy.deepcopy(messages), tools=copy.deepcopy(tools))
         except RenderError:
             return False
         return True
@@ -122,6 +124,14 @@ class RendererSubject:
         """Whether the reasoning of the last turn is part of the ids."""
         plain = self.renderer.render_ids([user(), assistant()])
         return plain != self.renderer.render_ids([user(), assistant(reasoning_content=THOUGHT)])
+
+    @cached_property
+    def reasons(self) -> bool:
+        """Whether reasoning is written at all: some formats write it only beside calls."""
+        if self.writes_reasoning or not self.takes_calls:
+            return self.writes_reasoning
+        plain = self.renderer.render_ids([user(), calling()], tools=[TOOL])
+        return plain != self.renderer.render_ids([user(), calling(reasoning_content=THOUGHT)], tools=[TOOL])
 
     @cached_property
     def cases(self) -> list[Case]:
@@ -154,7 +164,9 @@ class RendererSubject:
         if not self.takes_calls:
             for turn in drawn:
                 turn.pop("tool_calls", None)
-        return [turn for turn in drawn if self.takes([user(), turn])]
+        turns = [turn for turn in drawn if self.takes([user(), turn]) and self._is_one_completion(turn)]
+        expect(len(turns) * 2 >= len(drawn), f"takes only {len(turns)} of {len(drawn)} generated assistant turns")
+        return turns
 
     def sampled(
         self,
@@ -172,6 +184,17 @@ class RendererSubject:
         expect(len(mine) == end - start, "the sampled tokens of one turn are not contiguous")
         return Sampled(whole.token_ids[:start], whole.token_ids[start:end])
 
+    def spoken(self, turn: Message, tools: Sequence[ToolSpec] | None = None) -> Sampled:
+        """Return a turn as a model writes it after the generation prompt: encoded apart, so that no border merges."""
+        sampled = self.stopped(self.sampled([user()], turn, tools))
+        text = self.text([*sampled.prompt, *sampled.completion])
+        given = self.renderer.render_ids([user()], tools=tools, add_generation_prompt=True)
+        for prompt in (given, self.sampled([user()], assistant(), tools).prompt):
+            opening = self.text(prompt)
+            if text.startswith(opening):
+                return Sampled(prompt, self.tokenizer.encode(text[len(opening) :]))
+        return sampled
+
     def stopped(self, sampled: Sampled, stop: int | None = None) -> Sampled:
         """Return the turn with a stop token at its end."""
         stops = self.renderer.get_stop_token_ids()
@@ -185,10 +208,25 @@ class RendererSubject:
         completion = sampled.completion
         return Sampled(sampled.prompt, completion[:-1] if completion and completion[-1] in stops else completion)
 
+    def respelled(self, ids: Sequence[int]) -> list[int]:
+        """Return ids of the same text that no tokenizer writes, and a model may sample: one character at a time."""
+        added = set(self.tokenizer.added_tokens.values())
+        spelled: list[int] = []
+        for is_control, run in groupby(ids, key=added.__contains__):
+            tokens = list(run)
+            spelled += tokens if is_control else chain(*map(self.tokenizer.encode_ordinary, self.text(tokens)))
+        return spelled
+
     def needs(self, condition: bool, what: str) -> None:
         """Skip the check where the format lacks what it is about."""
         if not condition:
             raise NotApplicable(f"the format takes no {what}")
+
+    def _is_one_completion(self, turn: Message) -> bool:
+        """Whether a model samples the turn at once: some formats stop after each of several calls."""
+        whole = self.renderer.render([user(), turn])
+        mine = [n for n, on in enumerate(whole.sampled_mask) if on]
+        return bool(mine) and len(mine) == mine[-1] + 1 - mine[0]
 
     def _fit(self, style: Style) -> Style:
         """Leave out of a style what the format has no place for."""
@@ -217,4 +255,5 @@ def distinct_calls(turn: Message) -> Message:
         function = one["function"]
         function["name"] += str(number)
         function["arguments"] = as_mapping(function["arguments"])
+        one["id"] = call_id(function["name"], number + 1)
     return turn

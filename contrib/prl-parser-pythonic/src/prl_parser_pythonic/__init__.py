@@ -1,0 +1,1 @@
+"""Tool calls written as a list of Python calls."""

@@ -1,0 +1,138 @@
+"""One engine of a pool: whether it may have work, which weights it holds, and why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from prl.contracts import TokenChatClient
+from prl.types import EngineError, EngineUnavailableError, EngineUnreachableError
+
+from .connect import Connect
+
+MISSED_CHECKS = 2  # health checks in a row that an engine may fail to answer
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """A published version of the weights."""
+
+    directory: str
+    version: int
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """One data-parallel rank of one engine; at most `limit` requests run on it at once (None: as many as come)."""
+
+    member: Member
+    client: TokenChatClient
+    limit: int | None = None
+    active: int = 0
+    last_turn: int = 0
+
+    @property
+    def url(self) -> str:
+        """The engine's address."""
+        return self.member.url
+
+    @property
+    def has_room(self) -> bool:
+        """Whether one more request may run here."""
+        return self.limit is None or self.active < self.limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberStatus:
+    """What is known of one engine; `problem` is why it gets no work, "" where it does."""
+
+    url: str
+    ready: bool
+    active: int
+    weight_version: int | None
+    problem: str
+
+
+class Member:
+    """One engine.
+
+    `ready` is whether it takes work. `weights` is None while it is unknown what it holds. `epoch` counts how often it
+    was given up.
+    """
+
+    def __init__(self, url: str, connect: Connect, *, ranks: int, limit: int | None) -> None:
+        self.url = url
+        numbers: Sequence[int | None] = range(ranks) if ranks > 1 else [None]
+        self.lanes = [Lane(self, connect(url, number), limit) for number in numbers]
+        self.client = self.lanes[0].client
+        self.ready = False
+        self.weights: Weights | None = None
+        self.cards: list[dict[str, object]] = []
+        self.problem = "not reached yet"
+        self.disturbed = asyncio.Event()
+        self.epoch = 0
+        self._missed = 0
+        self._loading = asyncio.Lock()
+
+    @property
+    def active(self) -> int:
+        """Requests that run on it."""
+        return sum(lane.active for lane in self.lanes)
+
+    @property
+    def version(self) -> int | None:
+        """The version that it holds, None while that is unknown."""
+        return None if self.weights is None else self.weights.version
+
+    def status(self) -> MemberStatus:
+        """Return what is known of it."""
+        return MemberStatus(
+            url=self.url,
+            ready=self.ready,
+            active=self.active,
+            weight_version=self.version,
+            problem="" if self.ready else self.problem,
+        )
+
+    def doubt(self, error: EngineError) -> None:
+        """Note that a request failed. Behind a broken connection may be a new process: its weights are unknown."""
+        self.problem = error.what
+        if isinstance(error, EngineUnreachableError):
+            self.weights = None
+        self.ready = False
+        self.epoch += 1
+        self.disturbed.set()
+
+    async def is_well(self) -> bool:
+        """Ask for its health; it counts as unwell after two checks in a row without a yes."""
+        self._missed = 0 if await self.client.health() else self._missed + 1
+        return self._missed < MISSED_CHECKS
+
+    async def greet(self) -> None:
+        """Raise `EngineUnavailableError` unless the engine is well; note what it serves."""
+        if not await self.client.health():
+            raise EngineUnavailableError("the engine is not healthy", where=self.url, next_step="see its log")
+        self._missed = 0
+        self.cards = list(await self.client.models())
+
+    async def load(self, current: Callable[[], Weights]) -> None:
+        """Bring in the weights that are current when its turn comes; loads run one at a time."""
+        async with self._loading:
+            wanted = current()
+            if self.weights == wanted:
+                return
+            self.weights = None  # a load that fails half-way leaves it unknown
+            await self.client.load_weights(wanted.directory, wanted.version)
+            self.weights = wanted
+
+    def is_stale(self, sent: int | None, answered: int | None) -> bool:
+        """Whether an answer comes from older weights than the engine held when it was asked: it began anew since."""
+        if sent is None or answered is None:
+            return False
+        return answered < (sent if self.version is None else min(sent, self.version))
+
+    async def close(self) -> None:
+        """Close its connections."""
+        for lane in self.lanes:
+            await lane.client.close()

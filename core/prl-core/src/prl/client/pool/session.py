@@ -1,0 +1,115 @@
+"""One rollout's way through the pool: it stays on its engine, and moves where that has no room or is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from prl.client.http import retry_pause
+from prl.contracts import TokenChatClient
+from prl.types import (
+    EngineError,
+    EngineUnavailableError,
+    EngineUnreachableError,
+    GenerateRequest,
+    GenerateResponse,
+    RequestAbortedError,
+)
+
+from .member import Lane
+from .roster import Roster
+
+if TYPE_CHECKING:
+    from .pool import EnginePool
+
+Answer = TypeVar("Answer")
+
+
+class PoolSession:
+    """The pool as one rollout sees it; an `EngineClient`."""
+
+    def __init__(self, pool: EnginePool, roster: Roster) -> None:
+        self._pool = pool
+        self._roster = roster
+        self._lane: Lane | None = None
+
+    @property
+    def url(self) -> str | None:
+        """The engine of the last request, None before the first."""
+        return None if self._lane is None else self._lane.url
+
+    async def generate(self, request: GenerateRequest) -> GenerateResponse:
+        """Sample completions; every try carries one idempotency key, also on another engine."""
+        keyed = replace(request, request_id=request.request_id or uuid.uuid4().hex)
+        return await self._send(lambda client: client.generate(keyed), lambda answer: answer.weight_version)
+
+    async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a chat body; every try carries one `request_id`."""
+        keyed = {"request_id": uuid.uuid4().hex, **body}
+        return await self._send(lambda client: client.chat(keyed), _version_of)
+
+    async def chat_tokens(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Answer a chat body with exact prompt ids; every try carries one `request_id`."""
+        keyed = {"request_id": uuid.uuid4().hex, **body}
+        return await self._send(lambda client: client.chat_tokens(keyed), _version_of)
+
+    async def tokenize(self, body: dict[str, Any]) -> list[int]:
+        """Return the ids that an engine renders messages to."""
+        return await self._send(lambda client: client.tokenize(body), lambda _: None)
+
+    async def models(self) -> list[dict[str, Any]]:
+        """Return the pool's models."""
+        return await self._pool.models()
+
+    async def health(self) -> bool:
+        """Whether any engine of the pool takes work."""
+        return await self._pool.health()
+
+    async def load_weights(self, directory: str, version: int) -> None:
+        """Load weights into the whole pool."""
+        await self._pool.load_weights(directory, version)
+
+    async def close(self) -> None:
+        """Release nothing: the pool belongs to whoever made it."""
+
+    async def _send(
+        self, ask: Callable[[TokenChatClient], Awaitable[Answer]], version_of: Callable[[Answer], int | None]
+    ) -> Answer:
+        """Ask one engine; where that fails for the engine's sake, ask again, on another if there is one."""
+        settings = self._roster.settings
+        self._roster.start()
+        for attempt in range(settings.retries + 1):
+            if attempt:
+                await asyncio.sleep(retry_pause(settings.backoff, attempt))
+            lane = self._lane = await self._roster.lanes.take(self._lane, settings.patience)
+            member = lane.member
+            epoch, sent = member.epoch, member.version
+            try:
+                answer = await ask(lane.client)
+                if member.is_stale(sent, version_of(answer)):
+                    raise _began_anew(lane.url, sent, version_of(answer))
+                return answer
+            except EngineUnavailableError as error:
+                failure: EngineError = error
+                self._roster.give_up(member, error, epoch)
+            except RequestAbortedError as error:  # it stops, or was told to drop the request; the answer is lost
+                failure = error
+            finally:
+                self._roster.lanes.give_back(lane)
+        raise failure
+
+
+def _began_anew(url: str, sent: int | None, answered: int | None) -> EngineUnreachableError:
+    return EngineUnreachableError(
+        f"the engine held weights {sent}, and answered from weights {answered}: it was started anew",
+        where=url,
+        next_step="see why it was; the pool loads the current weights into it before it gets work",
+    )
+
+
+def _version_of(answer: dict[str, Any]) -> int | None:
+    version = answer.get("weight_version")
+    return version if isinstance(version, int) else None

@@ -1,0 +1,1 @@
+"""The server half: routes inside vLLM's API server."""

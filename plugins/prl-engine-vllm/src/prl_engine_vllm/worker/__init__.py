@@ -1,0 +1,1 @@
+"""The worker half: loading weights where the model lives."""

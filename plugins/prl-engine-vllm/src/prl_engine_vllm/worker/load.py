@@ -1,0 +1,76 @@
+"""Loading weights in a worker, between two engine steps, so that the outputs are those of a fresh server.
+
+vLLM's own reload leaves two things behind on CPUs: a tied output head keeps a packed copy of the old embedding, and
+experts of a mixture are not packed a second time, so that their kernel reads plain weights as packed ones. Both give
+wrong numbers without a sign, and both are repaired here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+from prl.types import PrlError
+from prl_engine_vllm.checkpoint import read_shapes, stream
+
+
+class WorkerLoadError(RuntimeError):
+    """A worker refused a directory; plain text, since it crosses processes."""
+
+
+class WorkerMethods:
+    """Methods for vLLM's worker class; `self` is the worker."""
+
+    @staticmethod
+    def names() -> tuple[str, ...]:
+        """Return the names under which the front end calls the methods."""
+        return ("prl_check_weights", "prl_load_weights")
+
+    def prl_check_weights(self, directory: str) -> int:
+        """Return how many tensors this worker sees in the directory; touch nothing."""
+        try:
+            return len(read_shapes(directory))
+        except PrlError as error:
+            raise WorkerLoadError(error.what) from error
+
+    def prl_load_weights(self, directory: str) -> bool:
+        """Load the directory's tensors into the running model. A failure leaves a model that is whole but undefined."""
+        worker = cast("Any", self)
+        config = importlib.import_module("vllm.config")
+        with config.set_current_vllm_config(worker.vllm_config):
+            load(worker.model_runner, lambda: stream(directory), is_cpu=worker.device_config.device_type == "cpu")
+        return True
+
+
+def load(runner: Any, tensors: Callable[[], Iterator[tuple[str, Any]]], *, is_cpu: bool) -> None:
+    """Reload a model runner's weights; raise what failed, after making the model whole again."""
+    model = runner.get_model()
+    if is_cpu:
+        _forget_packed_experts(model)
+    try:
+        runner.reload_weights(weights_iterator=tensors())
+    except Exception:
+        # Layers on the meta device would kill the engine at its next step.
+        reload = importlib.import_module("vllm.model_executor.model_loader.reload")
+        reload.finalize_layerwise_reload(model, runner.model_config)
+        raise
+    finally:
+        if is_cpu:
+            _pack_heads(model)
+
+
+def _forget_packed_experts(model: Any) -> None:
+    """Make each mixture's method pack its experts again: it does so only where it has no kernel yet."""
+    for module in model.modules():
+        method = getattr(module, "quant_method", None)
+        if getattr(method, "moe_kernel", None) is not None:
+            cast("Any", method).moe_kernel = None
+
+
+def _pack_heads(model: Any) -> None:
+    """Pack again what keeps both a packed copy and its plain weight: heads and embeddings, tied ones above all."""
+    for module in model.modules():
+        weight = getattr(module, "weight", None)
+        if hasattr(module, "cpu_linear") and weight is not None and weight.numel() and not weight.is_meta:
+            module.quant_method.process_weights_after_loading(module)

@@ -1,0 +1,1 @@
+"""DeepSeek renderers and parsers."""

@@ -1,0 +1,1 @@
+"""MiniMax renderers and parser."""

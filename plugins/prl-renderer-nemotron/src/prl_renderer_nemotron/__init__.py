@@ -1,0 +1,1 @@
+"""Nemotron-3 renderers and parsers."""

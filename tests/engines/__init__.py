@@ -1,0 +1,1 @@
+"""What any engine must answer, whatever serves it."""

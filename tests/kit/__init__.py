@@ -1,0 +1,1 @@
+"""The conformance kit against a sample plugin with seeded faults."""
