@@ -79,7 +79,7 @@ class StripsUsers(BrookFormat):
         out.content(view.text.strip())
 
 
-@in_format("a_parsed_turn_comes_back_the_same")
+@in_format("outer_white_space_is_read_as_it_is_rendered")
 class StripsAnswers(BrookFormat):
     def write_assistant(self, out: Writer, view: MessageView, keep: bool) -> None:
         super().write_assistant(out, replace(view, content=view.text.strip()), keep)

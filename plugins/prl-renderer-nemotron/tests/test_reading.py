@@ -58,14 +58,15 @@ def test_xml_values_follow_the_schema() -> None:
     ("name", "completion", "reasoning", "content"),
     [
         (LOOSE, "Well.\n</think>\nYes.<|im_end|>", "Well.", "Yes."),
-        (LOOSE, "Well.\n\n</think>\n\nYes. <|im_end|>", "Well.\n", "\nYes. "),
+        (LOOSE, "Well.\n\n</think>\n\nYes. <|im_end|>", "Well.\n", "\nYes."),
+        (LOOSE, "\nWell.\n</think>\nYes.<|im_end|>", "\nWell.", "Yes."),
         (LOOSE, "Well.</think>Yes.<|im_end|>", "Well.", "Yes."),
         (TIGHT, "Well.</think>Yes.<|im_end|>", "Well.", "Yes."),
         (TIGHT, "Well.\n</think>\nYes.<|im_end|>", "Well.\n", "\nYes."),
     ],
 )
 def test_reasoning_comes_back_to_the_letter(name: str, completion: str, reasoning: str, content: str) -> None:
-    """Only the template's own line feeds are removed, once: else the next prompt differs from what was sampled."""
+    """What the template adds or trims is removed, once, and nothing else: the next prompt has what was sampled."""
     parsed = parse(completion, name=name)
     assert (parsed.reasoning_content, parsed.content) == (reasoning, content)
 

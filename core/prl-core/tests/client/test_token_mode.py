@@ -143,6 +143,54 @@ async def test_what_cannot_be_proven_is_rendered_by_the_server_and_shows_as_a_br
     assert second.completion_ids == said("ok")
 
 
+THINK, THOUGHT_END = 4, 5
+
+
+class ThinkingServer(ChatServer):
+    """Qwen3's kind: an empty reasoning block in the last turn alone; reasoning is dropped once a user speaks again."""
+
+    def framed(self, messages: list[dict[str, Any]], *, generate: bool) -> list[int]:
+        ids: list[int] = []
+        last_user = max(place for place, message in enumerate(messages) if message["role"] == "user")
+        for place, message in enumerate(messages):
+            role = ASSISTANT if message["role"] == "assistant" else USER
+            thought = [*map(ord, message.get("reasoning_content") or "")] if place > last_user else []
+            shown = role == ASSISTANT and (thought or place == len(messages) - 1)
+            block = [THINK, *thought, THOUGHT_END] if shown else []
+            ids += [role, *block, *map(ord, message["content"].lower()), *self.closing]
+        return ids + [ASSISTANT] * generate
+
+
+TOOL: Message = {"role": "tool", "content": "42"}
+
+
+@pytest.mark.parametrize(
+    ("reasoning", "reply", "route"),
+    [(None, TOOL, "tokens"), (None, GO, "tokens"), ("hm", TOOL, "tokens"), ("hm", GO, "chat")],
+    ids=["tool", "user", "tool after reasoning", "user after reasoning"],
+)
+async def test_only_a_template_that_drops_what_was_sampled_costs_a_break(
+    reasoning: str | None, reply: Message, route: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty block that a template writes into the last turn alone is no part of what the model said."""
+    server = ThinkingServer(said("Yo"), said("ok"))
+    plain = server.chat
+
+    async def chat(body: dict[str, Any]) -> dict[str, Any]:
+        answer = await plain(body)
+        answer["choices"][0]["message"]["reasoning_content"] = reasoning
+        return answer
+
+    monkeypatch.setattr(server, "chat", chat)
+    session = create_token_mode(server).session(model="m")
+    first = await session.turn([HI], SAMPLING)
+    second = await session.turn([reply], SAMPLING)
+    assert server.asked[1][0] == route
+    if route == "tokens":
+        new = [USER, *map(ord, str(reply["content"])), END, NEWLINE, ASSISTANT]
+        assert second.prompt_ids == [*first.prompt_ids, *said("Yo"), NEWLINE, *new]
+
+
 async def test_an_overlong_prompt_leaves_the_session_as_it_was() -> None:
     server = ChatServer(said("Yo"), PromptTooLongError("too long"), said("ok"))
     session = create_token_mode(server).session(model="m")

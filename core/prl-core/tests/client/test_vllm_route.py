@@ -91,8 +91,8 @@ async def test_without_max_tokens_the_client_asks_once_how_long_the_context_is(
     assert fake.requests[1][1]["sampling_params"]["max_tokens"] == 8
     with pytest.raises(PromptTooLongError, match="10 tokens"):
         await vllm.generate(GenerateRequest(model="m", prompt_token_ids=[1] * 10))
+    fake.replies = [CARD]
     with pytest.raises(MalformedResponseError, match="how long the context"):
-        fake.replies = [CARD]
         await vllm.generate(GenerateRequest(model="other", prompt_token_ids=[1]))
 
 

@@ -36,7 +36,7 @@ def prl_renderers():
     ]
 
 def right(options): return TaggedReasoning()
-def wrong(options): return TaggedReasoning(strip="")
+def wrong(options): return TaggedReasoning(strip="x")
 
 class Odd:
     open, close, after_open, before_close, after_close = "<t>", "</t>", "x", "", ""
@@ -80,7 +80,7 @@ def test_a_wrong_plugin_shows_its_first_finding_and_exits_with_1(prl: Run) -> No
     done = prl("wrong")
     assert done.returncode == 1
     assert "the_white_space_is_stripped_again  fail" in done.stdout
-    assert "`after_open` '\\n' is not stripped by ''" in done.stdout
+    assert "`after_open` '\\n' is not stripped by 'x'" in done.stdout
     assert "matters because: Reasoning and answer grow by a line feed with every turn." in done.stdout
     assert verdicts(prl("wrong", "--json"))["the_white_space_is_stripped_again"] == "fail"
 

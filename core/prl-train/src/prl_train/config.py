@@ -64,14 +64,44 @@ class ModelSection(Section):
 
 
 class EngineSection(Section):
-    """The engine: `kind` names a plugin that runs inside `prl rl`; `url` reaches one that is already up."""
+    """The engine: `kind` names a plugin that runs inside `prl rl`; `url`, `base_urls` or `dns` reach running ones."""
 
     kind: str = "local"
     url: str | None = Field(default=None, description="http address of a running engine, instead of an embedded one")
+    base_urls: list[str] = Field(default_factory=list, description="addresses of several engines of the same model")
+    dns: str | None = Field(
+        default=None, description='"host:port" of engines that come and go: each address of the name is one'
+    )
+    dns_seconds: Annotated[float, Field(gt=0)] = Field(default=10.0, description="how often `dns` is looked up")
+    route: str = Field(
+        default="/v1/generate", description='"/inference/v1/generate" reaches a vLLM without prl\'s plugin'
+    )
+    data_parallel_ranks: PositiveInt = Field(default=1, description="ranks of each engine, addressed one by one")
+    max_concurrency: PositiveInt | None = Field(
+        default=None, description="requests at once on one engine (on one rank); absent: no limit"
+    )
+    request_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="how long one try of a request may take; absent: as long as the engine takes"
+    )
     start_seconds: Annotated[float, Field(ge=0)] = Field(
-        default=120.0, description="how long to wait for the engine at `url`"
+        default=120.0, description="how long to wait for the first running engine"
+    )
+    absent_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=300.0, description="how long requests wait while no engine is ready"
     )
     options: Options = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _one_place(self) -> EngineSection:
+        given = [name for name in ("url", "base_urls", "dns") if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"give one of engine.url, engine.base_urls and engine.dns, not {' and '.join(given)}")
+        return self
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the engine lives and ends with the run."""
+        return not (self.url or self.base_urls or self.dns)
 
 
 class EnvironmentSection(Section):

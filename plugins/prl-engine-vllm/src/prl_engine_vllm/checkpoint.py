@@ -15,6 +15,7 @@ from .errors import WeightLoadError
 INDEX = "model.safetensors.index.json"
 EMBEDDING = "embed_tokens.weight"
 HEAD = "lm_head.weight"
+TOLD = 200  # characters of another program's message
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -113,20 +114,20 @@ def _open(file: Path) -> Any:
 
 def _index(directory: Path) -> dict[str, str]:
     path = directory / INDEX
-    if not path.is_file():
-        return {}
     try:
+        if not path.is_file():
+            return {}
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         return {str(name): str(file) for name, file in weight_map.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise problem(f"{INDEX} is not a weights index ({error})", str(directory)) from error
+        raise problem(f"{INDEX} is not a weights index ({str(error)[:TOLD]})", str(directory)) from error
 
 
 def _files(directory: Path, index: Mapping[str, str]) -> list[Path]:
     try:
         is_there = directory.is_dir()
     except (OSError, ValueError) as error:
-        raise problem(f"the path cannot be read: {error}", str(directory)) from error
+        raise problem(f"the path cannot be read: {str(error)[:TOLD]}", str(directory)) from error
     if not is_there:
         raise problem("there is no such directory", str(directory))
     names = sorted(set(index.values())) or sorted(path.name for path in directory.glob("*.safetensors"))

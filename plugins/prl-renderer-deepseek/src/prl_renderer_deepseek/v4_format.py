@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Any, ClassVar
 
 from prl.contracts import CallView, ReasoningCodec, ToolCodec
-from prl.parse import ReasoningState
 from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writer, bad_message
 from prl.tokenizer import Tokenizer
 from prl.types import RenderError
-from prl_renderer_deepseek.dsml import DsmlCodec, dump_value
+from prl_renderer_deepseek.dsml import DsmlCodec, arguments_of, dump_value
 from prl_renderer_deepseek.options import V4Options
 from prl_renderer_deepseek.reasoning import tight_reasoning
 from prl_renderer_deepseek.tokens import ASSISTANT, BOS, DSML, END_THINK, EOS, REMINDER, THINK, USER, V4_TOKENS
@@ -73,7 +73,7 @@ class V4Format(ChatFormat):
         caller, order = self._order(conversation)
         place = caller.index(position)
         view = conversation.messages[order[place]]
-        before = conversation.role(order[place - 1]) if place else ""
+        before = [conversation.messages[n] for n in order[:place]]
         out.begin(view)
         if view.role == "assistant":
             self.write_assistant(out, conversation, order[place])
@@ -81,13 +81,24 @@ class V4Format(ChatFormat):
         elif view.role == "latest_reminder":
             out.control(REMINDER)
             out.content(view.text)
-        elif view.role == "tool":
-            self._join(out, before == "tool")
+        else:
+            self.write_part(out, view, before)
+
+    def write_part(self, out: Writer, view: MessageView, before: Sequence[MessageView]) -> None:
+        """Write a result, or a user's or developer's text, in the user turn that is open or in one of its own.
+
+        A text may follow a result or a text, a result only a result.
+        """
+        last = before[-1].role if before else ""
+        if view.role == "developer" or (last != "tool" and (last, view.role) != ("user", "user")):
+            out.control(USER)
+        elif last == "tool" or (view.text and _has_text(before)):
+            out.text("\n\n")
+        if view.role == "tool":
             out.text("<tool_result>")
             out.content(view.text)
             out.text("</tool_result>")
         else:
-            self._join(out, view.role == "user" and before in ("user", "tool"))
             out.content(view.text)
 
     def write_assistant(self, out: Writer, conversation: Conversation, position: int) -> None:
@@ -141,8 +152,7 @@ class V4Format(ChatFormat):
         sampled, retention = conversation.sampled, self.options.thinking_retention
         if sampled is None or retention == "all":
             return False
-        calls = self._sampled_calls(conversation)
-        if self.options.call_order == "id" and sorted_calls(calls) != list(calls):
+        if self.options.call_order == "id" and not self._calls_are_in_order(conversation):
             return True
         controls = sampled.grammar.controls
         ids = sampled.completion_ids
@@ -173,14 +183,26 @@ class V4Format(ChatFormat):
         is_sampled = conversation.is_bridge and position == conversation.first - 1
         return self._sampled_calls(conversation) if is_sampled else conversation.messages[position].calls
 
+    def _calls_are_in_order(self, conversation: Conversation) -> bool:
+        """Whether a render would write the sampled calls as they were sampled."""
+        calls = self._sampled_calls(conversation)
+        by_id = sorted_calls(calls)
+        if by_id == list(calls):
+            return True
+        read = [(call.name, call.arguments) for call in self._read_calls(conversation)]
+        return read == [(call.name, arguments_of(call)) for call in by_id]
+
     def _sampled_calls(self, conversation: Conversation) -> Sequence[CallView]:
         """Return the calls of the sampled turn: as the caller describes them, else as they are read from its ids."""
-        sampled, view = conversation.sampled, conversation.messages[conversation.first - 1]
-        if sampled is None or view.index >= 0 or sampled.grammar.controls[DSML] not in sampled.completion_ids:
-            return view.calls
+        view = conversation.messages[conversation.first - 1]
+        return view.calls if view.index >= 0 else self._read_calls(conversation)
+
+    def _read_calls(self, conversation: Conversation) -> Sequence[CallView]:
+        sampled = conversation.sampled
+        if sampled is None or sampled.grammar.controls[DSML] not in sampled.completion_ids:
+            return ()
         if "calls" not in conversation.memo:
-            state = sampled.grammar.state_after(sampled.prompt_ids)
-            begin = ReasoningState.CLOSED if state is ReasoningState.UNDECIDED else state
+            begin = sampled.grammar.state_after(sampled.prompt_ids)
             parser = self.create_parser(sampled.grammar, begin, None, offset=len(sampled.prompt_ids))
             parser.feed(sampled.completion_ids)
             found = parser.finish().tool_calls
@@ -188,12 +210,10 @@ class V4Format(ChatFormat):
         calls: list[CallView] = conversation.memo["calls"]
         return calls
 
-    def _join(self, out: Writer, joins: bool) -> None:
-        """Go on in a user turn, or open one."""
-        if joins:
-            out.text("\n\n")
-        else:
-            out.control(USER)
+
+def _has_text(before: Sequence[MessageView]) -> bool:
+    """Whether the texts at the end of `before` hold anything; empty ones leave no trace among them."""
+    return any(view.text for view in takewhile(lambda view: view.role == "user", reversed(before)))
 
 
 def _schema(tool: Any, number: int) -> dict[str, Any]:

@@ -81,8 +81,8 @@ class Glm45Format(ChatFormat):
 
     @property
     def is_prefix_stable(self) -> bool:
-        """With all reasoning kept, completed turns never change."""
-        return self.keeps_all()
+        """With all reasoning kept, completed turns never change; a written stop may not be the one that follows."""
+        return self.keeps_all() and not self.options.close_last_turn
 
     @property
     def drops_reasoning(self) -> bool:

@@ -77,15 +77,15 @@ class Glm51Format(VerbatimFormat):
             return True
         sampled = conversation.sampled
         has_query = any(self.is_query(view) for view in conversation.messages[conversation.first :])
-        if sampled is None or not has_query or self.is_prefix_stable:
+        if sampled is None or not has_query or self.options.thinking_retention == "all":
             return False
         reasoned, empty, bare = _blocks_since_last_user(sampled)
         return bare if reasoned else empty
 
     @property
     def is_prefix_stable(self) -> bool:
-        """Only where the template's look-ahead has no say."""
-        return self.options.thinking_retention == "all"
+        """As before, and only where the template's look-ahead has no say."""
+        return super().is_prefix_stable and self.options.thinking_retention == "all"
 
 
 class Glm52Format(VerbatimFormat):

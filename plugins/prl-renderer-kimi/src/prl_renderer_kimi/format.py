@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, ToolCodec
@@ -12,7 +13,7 @@ from prl.tokenizer import Tokenizer
 from prl.types import RenderError
 from prl_renderer_kimi.options import Kimi25Options, Kimi26Options, KimiOptions
 from prl_renderer_kimi.reasoning import kimi_reasoning
-from prl_renderer_kimi.tools import ARGUMENT, BEGIN, CLOSE, OPEN, KimiCodec
+from prl_renderer_kimi.tools import ARGUMENT, BEGIN, CLOSE, OPEN, KimiCodec, named_id, written_id
 from prl_renderer_kimi.tools import END as END_CALL
 from prl_renderer_kimi.typescript import declare_tools
 
@@ -35,6 +36,7 @@ class KimiFormat(ChatFormat):
     turn_opener: ClassVar[str] = MIDDLE  # three tokens open a turn, but only this one ends each header
     stop_tokens: ClassVar[tuple[str, ...]] = (END, "[EOS]")
     tool_codec: ToolCodec | None = KimiCodec()
+    options: KimiOptions
     identity: ClassVar[str] = _IDENTITY
     identity_gap: ClassVar[str] = "\n"
 
@@ -92,11 +94,13 @@ class KimiFormat(ChatFormat):
             self.write_reasoning(out, conversation, position)
         elif view.role == "tool":
             out.text("## Return of ")
-            out.value("" if view.tool_call_id is None else str(view.tool_call_id))
+            out.value(written_id(self._ids(conversation)[position][0]))
             out.text("\n")
         self.write_body(out, view)
         if view.calls and self.tool_codec is not None:
-            self.tool_codec.write(out, view.calls, after_text=bool(view.text))
+            ids = self._ids(conversation)[position]
+            calls = [call._replace(id=call_id) for call, call_id in zip(view.calls, ids, strict=True)]
+            self.tool_codec.write(out, calls, after_text=bool(view.text))
         out.control(END)
 
     def write_reasoning(self, out: Writer, conversation: Conversation, position: int) -> None:
@@ -114,6 +118,19 @@ class KimiFormat(ChatFormat):
     def is_prefix_stable(self) -> bool:
         """No turn depends on a later one."""
         return True
+
+    def _ids(self, conversation: Conversation) -> list[list[str | None]]:
+        """Per message: the ids of its calls, or of the call that it answers, under the option `call_ids`."""
+        if "ids" not in conversation.memo:
+            messages = conversation.messages
+            if self.options.call_ids == "named":
+                conversation.memo["ids"] = _named_ids(messages)
+            else:
+                conversation.memo["ids"] = [
+                    [call.id for call in view.calls] or [view.tool_call_id] for view in messages
+                ]
+        ids: list[list[str | None]] = conversation.memo["ids"]
+        return ids
 
     def _write_header(self, out: Writer, opener: str, name: str) -> None:
         out.control(opener)
@@ -227,6 +244,25 @@ class Kimi26Format(Kimi25Format):
     def keeps_all(self) -> bool:
         """Whether no reasoning is ever dropped."""
         return self.options.preserve_thinking or super().keeps_all
+
+
+def _named_ids(messages: Sequence[MessageView]) -> list[list[str | None]]:
+    """Return ids that name their functions; results follow their calls by the id they give, else by their order."""
+    renamed: dict[str | None, str] = {}
+    waiting: list[str] = []
+    found: list[list[str | None]] = []
+    index = 0
+    for view in messages:
+        if view.role == "tool":
+            next_id = waiting.pop(0) if waiting else None
+            given = view.tool_call_id
+            found.append([next_id if given is None else renamed.get(given, given)])
+            continue
+        ids = [named_id(call, index + n) for n, call in enumerate(view.calls)]
+        renamed.update((call.id, call_id) for call, call_id in zip(view.calls, ids, strict=True) if call.id is not None)
+        waiting, index = list(ids), index + len(ids)
+        found.append([*ids])
+    return found
 
 
 def _is_answer(view: MessageView) -> bool:

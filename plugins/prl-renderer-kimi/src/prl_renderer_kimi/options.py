@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from prl.render import RendererOptions
 
 
 class KimiOptions(RendererOptions):
-    """Options of renderers whose template takes no keyword (Kimi K2, K2-Thinking)."""
+    """Options of all Kimi renderers; the templates of Kimi K2 and K2-Thinking take no keyword.
+
+    call_ids: "template" writes call ids as they are, though a call has its function's name nowhere else. "named" writes
+        `functions.NAME:INDEX` for ids that do not name their function, before the results too; INDEX counts calls.
+    """
+
+    call_ids: Literal["template", "named"] = "template"
 
 
 class Kimi25Options(KimiOptions):

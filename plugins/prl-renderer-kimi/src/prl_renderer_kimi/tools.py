@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 
@@ -20,9 +20,15 @@ _STRING_OR_END = re.compile(r'"(?:[^"\\]|\\.)*"|' + re.escape(END), re.DOTALL)
 
 
 class KimiToolOptions(BaseModel):
-    """Options of the `kimi-k2` tool parser: none."""
+    """Options of the `kimi-k2` tool parser.
+
+    call_ids: what is written for an id that does not name the call's function: "named" writes `functions.NAME:INDEX`
+        instead, "template" writes it as it is, and the function's name nowhere.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    call_ids: Literal["template", "named"] = "named"
 
 
 class _Found(NamedTuple):
@@ -43,12 +49,17 @@ class KimiCodec:
         "<|tool_call_section_end|>": False,
     }
 
+    def __init__(self, call_ids: Literal["template", "named"] = "template") -> None:
+        self._names_ids = call_ids == "named"
+
     def write(self, out: PieceWriter, calls: Sequence[CallView], *, after_text: bool) -> None:
         """Write one section; a caller's JSON string is written verbatim, and a missing id as nothing (the template)."""
+        if not calls:
+            return
         out.control(OPEN)
-        for call in calls:
+        for index, call in enumerate(calls):
             out.control(BEGIN)
-            out.value("" if call.id is None else str(call.id))
+            out.value(named_id(call, index) if self._names_ids else written_id(call.id))
             out.control(ARGUMENT)
             out.value(call.arguments if isinstance(call.arguments, str) else dump_json(call.arguments))
             out.control(END)
@@ -70,7 +81,18 @@ class KimiCodec:
 
 def create_kimi(options: KimiToolOptions) -> KimiCodec:
     """Create the `kimi-k2` tool parser."""
-    return KimiCodec()
+    return KimiCodec(options.call_ids)
+
+
+def written_id(call_id: object) -> str:
+    """Return an id as the template writes it, a missing one as nothing."""
+    return "" if call_id is None else str(call_id)
+
+
+def named_id(call: CallView, index: int) -> str:
+    """Return the call's id if it names its function, else one that does."""
+    own = written_id(call.id)
+    return own if function_name(own, None) == call.name else f"{_PREFIX}{call.name}:{index}"
 
 
 def function_name(call_id: str, tools: Sequence[ToolSpec] | None) -> str:

@@ -42,6 +42,7 @@ class NemotronFormat(ChatFormat):
     reasoning: ReasoningCodec = loose_reasoning()
     reasoning_placeholder: ClassVar[tuple[str, ...]] = (THINK, END_THINK)
     tool_codec: ToolCodec = NemotronXmlCodec()
+    strips_content_end: ClassVar[bool] = True
     trims_calling: ClassVar[bool] = True
     options: NemotronOptions
 

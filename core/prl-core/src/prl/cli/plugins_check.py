@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from prl.plugin import Record, get_registry
 from prl.plugin.registry import failure
-from prl.types import PluginError, PrlError
+from prl.types import PluginError
 
 from .output import print_json
 
@@ -79,22 +79,13 @@ def _records(name: str) -> Sequence[Record]:
     return sorted(records, key=lambda record: (record.kind, record.name))
 
 
-def _check(record: Record, given: Tokenizer | None) -> Iterator[Row]:
-    """Run a record's checks. What cannot be built is one failed row, with the reason."""
-    from prl.testing.checks import NotApplicable, checks_of, run_check
-    from prl.testing.subjects import subject_of
+def _check(record: Record, given: Tokenizer | None) -> list[Row]:
+    from prl.testing.subjects import check_record
 
-    try:
-        subject = subject_of(record, given)
-    except NotApplicable as reason:
-        yield Row(record.kind, record.name, "(all)", "skip", str(reason), "")
-        return
-    except PrlError as error:
-        yield Row(record.kind, record.name, "can_be_created", "fail", str(error), "The plugin cannot be used.")
-        return
-    for one in checks_of(record.kind):
-        result = run_check(one, subject)
-        yield Row(record.kind, record.name, one.name, result.verdict.value, result.finding, one.claim)
+    return [
+        Row(record.kind, record.name, result.check.name, result.verdict.value, result.finding, result.check.claim)
+        for result in check_record(record, given)
+    ]
 
 
 def _print(rows: Sequence[Row], *, verbose: bool) -> None:

@@ -55,6 +55,7 @@ class Grammar:
     lowest_mark: int
     reasoning_ids: tuple[int, ...]
     controls: Mapping[str, int] = field(default_factory=dict)
+    strips_content_end: bool = False
 
     @classmethod
     def build(
@@ -67,6 +68,7 @@ class Grammar:
         tool_codec: ToolCodec | None,
         content_strip: str | None,
         controls: Mapping[str, int] | None = None,
+        strips_content_end: bool = False,
     ) -> Grammar:
         """Look the markers up in the tokenizer."""
         wanted: list[tuple[str, Mark]] = []
@@ -98,7 +100,12 @@ class Grammar:
             lowest_mark=min(marks, default=0),  # control tokens mostly come last: one comparison skips ordinary tokens
             reasoning_ids=tuple(i for i, (mark, _) in marks.items() if mark in (Mark.THINK, Mark.END_THINK)),
             controls=controls or {},
+            strips_content_end=strips_content_end,
         )
+
+    def ends_behind_marker(self, prompt_ids: Sequence[int] | None) -> bool:
+        """Whether a prompt goes on behind its last reasoning marker, with the template's white space for instance."""
+        return bool(prompt_ids) and prompt_ids[-1] not in self.reasoning_ids  # type: ignore[index]
 
     def state_after(self, *id_lists: Sequence[int]) -> ReasoningState:
         """Return where the next token stands: look back through the ids to the last reasoning marker of this turn.

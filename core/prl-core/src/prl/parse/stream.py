@@ -33,10 +33,17 @@ class CompletionParser:
 
     While it is not known whether text is reasoning (the prompt opened none, no marker came yet) the text is withheld:
     a later end marker makes it reasoning, anything else content. A call that opens inside reasoning ends it.
+    `is_inside`: the prompt holds more of open reasoning than its marker, so the template's white space behind that too.
     """
 
     def __init__(
-        self, grammar: Grammar, begin: ReasoningState, tools: Sequence[ToolSpec] | None = None, *, offset: int = 0
+        self,
+        grammar: Grammar,
+        begin: ReasoningState,
+        tools: Sequence[ToolSpec] | None = None,
+        *,
+        offset: int = 0,
+        is_inside: bool = False,
     ) -> None:
         self._grammar = grammar
         self._lexer = Lexer(grammar)
@@ -47,7 +54,10 @@ class CompletionParser:
         codec = grammar.reasoning
         strip = codec.strip if codec is not None else ""
         self._reasoning = TrimmedText(left=strip, right=strip)
-        self._content = TrimmedText(left=grammar.content_strip, right=grammar.content_strip)
+        if codec is not None and strip == "" and begin is ReasoningState.OPEN and not is_inside:
+            self._reasoning.lead = codec.after_open
+        ends = None if grammar.strips_content_end else grammar.content_strip
+        self._content = TrimmedText(left=grammar.content_strip, right=ends)
         self._reasoned = begin is ReasoningState.OPEN
         self._complete = begin is not ReasoningState.OPEN
         self._region: CallRegion | None = None
@@ -142,7 +152,7 @@ class CompletionParser:
 
     def _leave_reasoning(self) -> None:
         codec = self._grammar.reasoning
-        self._emit("reasoning", self._reasoning.end(codec.before_close if codec is not None else ""))
+        self._emit("reasoning", self._reasoning.end(codec.before_close if codec is not None else "", blank=False))
         self._reasoned = self._complete = True
         if codec is not None and not self._content:
             self._content.strip_left(codec.content_strip)
@@ -212,7 +222,7 @@ class CompletionParser:
                 self._step(self._queue.popleft())
         self._decide_content()
         if self._state is _State.REASONING:
-            self._emit("reasoning", self._reasoning.end())
+            self._emit("reasoning", self._reasoning.end(blank=False))
         self._emit("content", self._content.end())
         self._queue.clear()
         self._state = _State.DONE

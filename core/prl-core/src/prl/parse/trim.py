@@ -49,9 +49,14 @@ class TrimmedText:
             body = self._without_lead(body)
         return self._keep(body)
 
-    def end(self, suffix: str = "") -> str:
-        """End the text; return what was held back and belongs to it, without `suffix` (white space of the template)."""
+    def end(self, suffix: str = "", *, blank: bool = True) -> str:
+        """End the text; return what was held back and belongs to it, without `suffix` (white space of the template).
+
+        With `blank` false, white space alone is nothing.
+        """
         held, self._held = self._without_lead(self._held), ""
+        if not (blank or self._parts):
+            return ""
         return "" if self._after_call else self._keep(held.removesuffix(suffix).rstrip(self._right))
 
     def before_call(self, trim: Callable[[str], str]) -> str:

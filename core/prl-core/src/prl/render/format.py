@@ -21,6 +21,7 @@ class ChatFormat(ABC):
     stop_tokens: control tokens that end an assistant turn; the first is the template's own close.
     reasoning, tool_codec: the family's codecs, None where it has none.
     content_strip: characters the template strips from both ends of assistant content (None: white space, "": nothing).
+    strips_content_end: whether it strips white space from the end only.
     media: kinds of content parts other than text that the family takes ("image", "video").
     reasoning_placeholder: the reasoning markers that the template leaves where it drops reasoning, if any.
     replaces_stop: whether the template closes an earlier turn by another token than the one that was sampled, so that
@@ -33,6 +34,7 @@ class ChatFormat(ABC):
     reasoning: ReasoningCodec | None = None
     tool_codec: ToolCodec | None = None
     content_strip: ClassVar[str | None] = ""
+    strips_content_end: ClassVar[bool] = False
     media: ClassVar[frozenset[str]] = frozenset()
     reasoning_placeholder: ClassVar[tuple[str, ...]] = ()
     replaces_stop: ClassVar[bool] = False
@@ -96,7 +98,8 @@ class ChatFormat(ABC):
 
         A family whose completions are not "reasoning, content, calls" between markers brings its own.
         """
-        return CompletionParser(grammar, begin, tools, offset=offset)
+        is_inside = grammar.ends_behind_marker(prompt_ids)
+        return CompletionParser(grammar, begin, tools, offset=offset, is_inside=is_inside)
 
     def is_query(self, message: MessageView) -> bool:
         """Whether a message begins a new query, after which the template may drop earlier reasoning."""

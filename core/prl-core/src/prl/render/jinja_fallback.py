@@ -179,7 +179,8 @@ class JinjaRenderer:
     ) -> CompletionParser:
         """Return a parser for one completion that arrives in pieces."""
         state = self._prompt_state if prompt_ids is None else self._grammar.state_after(prompt_ids)
-        return CompletionParser(self._grammar, state, tools, offset=len(prompt_ids) if prompt_ids is not None else 0)
+        is_inside = self._grammar.ends_behind_marker(prompt_ids)
+        return CompletionParser(self._grammar, state, tools, offset=len(prompt_ids or ()), is_inside=is_inside)
 
     def get_stop_token_ids(self) -> list[int]:
         """Return the template's own stop token, then the tokenizer's end-of-sequence token."""

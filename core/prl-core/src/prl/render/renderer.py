@@ -41,6 +41,7 @@ class ChatRenderer:
             reasoning=chat_format.reasoning,
             tool_codec=chat_format.tool_codec,
             content_strip=chat_format.content_strip,
+            strips_content_end=chat_format.strips_content_end,
             controls=self._controls,
         )
         self._turn_end = self._find_turn_end()

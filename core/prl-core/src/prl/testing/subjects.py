@@ -18,16 +18,22 @@ from prl.plugin import (
     load_target,
 )
 from prl.tokenizer import Tokenizer, as_tokenizer
+from prl.types import PrlError
 
 from .byte_tokenizer import ByteTokenizer
 from .checks import (
     AttentionSubject,
+    Check,
+    CheckResult,
     ClientModeSubject,
     EnvironmentSubject,
     NotApplicable,
     ReasoningCodecSubject,
     RendererSubject,
     ToolCodecSubject,
+    Verdict,
+    checks_of,
+    run_check,
 )
 from .checks.check import Subject
 
@@ -41,6 +47,23 @@ def subject_of(record: Record, tokenizer: Tokenizer | None = None) -> Subject:
     if build is None:
         raise NotApplicable(f"there are no checks for a {record.kind.replace('_', ' ')}")
     return build(record, tokenizer)
+
+
+def check_record(record: Record, tokenizer: Tokenizer | None = None) -> list[CheckResult]:
+    """Run every check of a record's kind. What cannot be built is one failed result, with the reason."""
+    try:
+        subject = subject_of(record, tokenizer)
+    except NotApplicable as reason:
+        return [CheckResult(Check(record.kind, "all", "", _nothing), Verdict.SKIP, str(reason))]
+    except Exception as error:  # noqa: BLE001 - the plugin's own code runs here, and its fault is what is asked for
+        finding = str(error) if isinstance(error, PrlError) else f"{type(error).__name__}: {error}"
+        unusable = Check(record.kind, "can_be_created", "The plugin cannot be used at all.", _nothing)
+        return [CheckResult(unusable, Verdict.FAIL, finding)]
+    return [run_check(one, subject) for one in checks_of(record.kind)]
+
+
+def _nothing(_: Subject) -> None:
+    """Stand for the run of a check that was never reached."""
 
 
 def create_from(record: Record, *arguments: Any, **options: Any) -> Any:
@@ -59,15 +82,13 @@ def _builds(record: type[Record]) -> Callable[[Build], Build]:
 @_builds(RendererEntry)
 def _renderer(record: RendererEntry, given: Tokenizer | None) -> RendererSubject:
     if given is None and not record.control_tokens:
-        raise NotApplicable(
-            f"{record.name!r} names no control tokens to make a tokenizer of: give one (--tokenizer DIR)"
-        )
+        raise NotApplicable(f"{record.name!r} names no control tokens to make a tokenizer of: give --tokenizer DIR")
     tokenizer = given or as_tokenizer(ByteTokenizer(record.control_tokens))
 
     def make(**options: Any) -> Renderer:
         return cast(Renderer, create_from(record, tokenizer, **options))
 
-    return RendererSubject(
+    subject = RendererSubject(
         name=record.name,
         make=make,
         tokenizer=tokenizer,
@@ -76,6 +97,8 @@ def _renderer(record: RendererEntry, given: Tokenizer | None) -> RendererSubject
         installed=record.name if given is None else None,
         templates=record.templates,
     )
+    _ = subject.renderer  # made now: a plugin that cannot be created has nothing to check
+    return subject
 
 
 @_builds(ToolParserEntry)

@@ -56,9 +56,10 @@ class RendererSuite:
     """Check a renderer.
 
     Set `name` (an installed renderer; checked on a byte tokenizer made of its record's control tokens), or override the
-    fixtures: `tokenizer`, and `make_renderer`, a function of options. `options` are those every renderer is made with.
-    Override `oracle` to compare with a vendor's ids: (messages, tools, add_generation_prompt) -> ids, None where the
-    vendor refuses. `golden` is a file of recorded ids; PRL_UPDATE_GOLDEN=1 writes it.
+    fixtures: `tokenizer`, and `make_renderer`, a function of options. `options` (or the fixture `renderer_options`) are
+    those every renderer is made with. Override `oracle` to compare with a vendor's ids: (messages, tools,
+    add_generation_prompt) -> ids, None where the vendor refuses. `golden` is a file of recorded ids;
+    PRL_UPDATE_GOLDEN=1 writes it.
     """
 
     name: ClassVar[str] = ""
@@ -85,6 +86,11 @@ class RendererSuite:
         return lambda **options: create_from(record, tokenizer, **options)  # type: ignore[arg-type, no-any-return]
 
     @pytest.fixture
+    def renderer_options(self) -> Mapping[str, Any]:
+        """The options that every renderer is made with."""
+        return self.options
+
+    @pytest.fixture
     def oracle(self) -> Oracle | None:
         """The vendor's own rendering, where there is one."""
         return None
@@ -95,22 +101,32 @@ class RendererSuite:
         record: RendererEntry | None,
         tokenizer: Tokenizer,
         make_renderer: Callable[..., Renderer],
+        renderer_options: Mapping[str, Any],
         oracle: Oracle | None,
     ) -> RendererSubject:
         """What the checks look at."""
-        fixed = dict(self.options)
-        on_bytes = record is not None and tokenizer is _byte_tokenizers.get(record.control_tokens)
+        fixed = dict(renderer_options)
+        if record is None:
+            return RendererSubject(
+                name=type(self).__name__,
+                make=lambda **options: make_renderer(**{**fixed, **options}),
+                tokenizer=tokenizer,
+                oracle=oracle,
+                golden=self.golden,
+            )
+        is_own = type(self).make_renderer is not RendererSuite.make_renderer
+        on_bytes = tokenizer is _byte_tokenizers.get(record.control_tokens)
         return RendererSubject(
-            name=self.name or type(self).__name__,
+            name=record.name,
             make=lambda **options: make_renderer(**{**fixed, **options}),
             tokenizer=tokenizer,
-            control_tokens=record.control_tokens if record is not None else (),
+            control_tokens=record.control_tokens,
             oracle=oracle,
-            make_on=(lambda other: create_from(record, other, **fixed)) if record is not None else None,
-            installed=self.name if on_bytes else None,
+            make_on=lambda other: create_from(record, other, **fixed),
+            installed=record.name if on_bytes and not is_own else None,
             options=fixed,
             golden=self.golden,
-            templates=record.templates if record is not None else (),
+            templates=record.templates,
         )
 
     @_checks("renderer")

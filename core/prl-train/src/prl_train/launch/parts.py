@@ -16,6 +16,7 @@ from prl_train.orchestrator import Schedule, WeightedEnvironment
 from prl_train.run import RunFolder
 
 from .demonstrations import demonstrators
+from .engines import make_pool
 from .scratch import make_scratch_model
 
 ALWAYS_ON = "jsonl"
@@ -40,9 +41,11 @@ def check_names(config: RLConfig) -> Schedule:
     """
     _find("client_mode", client_mode(config), "client_mode")
     _find("attention_kernel", config.trainer.attention, "trainer.attention")
-    if config.engine.url is None:
+    if config.engine.is_embedded:
         record = _find("engine", config.engine.kind, "engine.kind")
         build_options(record, {"model": "", **config.engine.options}, where="[engine.options]")
+    else:
+        make_pool(config.engine)
     if config.renderer != "auto":
         record = _find("renderer", config.renderer, "renderer")
         build_options(record, config.renderer_options, where="[renderer_options]")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
-from prl.client.http import HttpEngineClient
 from prl.contracts import EngineClient
 from prl.plugin import ClientModeEntry, create, get_registry
-from prl.types import EngineUnavailableError, PrlError
+from prl.types import PrlError
 from prl_train.config import RLConfig
 from prl_train.orchestrator import Orchestrator, RolloutPlayer
 from prl_train.orchestrator.groups import GroupRunner
@@ -25,15 +23,14 @@ from prl_train.sft import warm_up
 from prl_train.trainer import Trainer
 
 from .demonstrations import supervised_samples
+from .engines import run_engine, served_model
 from .open_run import attach_run, begin_run, use_plugins
 from .parts import RunParts, check_names, client_mode, load_parts, make_sinks, sampling_params
 from .train_loop import TrainLoop
 
-ENGINE_POLL_SECONDS = 0.25
-
 
 def run_everything(config: RLConfig) -> Outcome:
-    """Run orchestrator, trainer and an embedded engine (or the one at `engine.url`) in this process."""
+    """Run orchestrator, trainer and an embedded engine (or those that [engine] points to) in this process."""
     use_plugins(config)
     schedule = check_names(config)
     folder = begin_run(config)
@@ -54,7 +51,7 @@ def run_trainer(config: RLConfig) -> int:
 
 
 def run_orchestrator(config: RLConfig) -> Outcome:
-    """Run the orchestrator alone, against the engine at `engine.url`."""
+    """Run the orchestrator alone, against the engines that [engine] points to."""
     use_plugins(config)
     schedule = check_names(config)
     folder = attach_run(config)
@@ -88,7 +85,7 @@ def _told(folder: RunFolder, part: str) -> Iterator[None]:
 async def _everything(parts: RunParts) -> Outcome:
     """Train in a thread beside the orchestrator; the first to fail ends the other, and its error is the run's."""
     # The engine comes up before the trainer begins: transformers cannot load two models at once in one process.
-    async with _engine(parts) as engine:
+    async with run_engine(parts.config.engine, parts.model) as engine:
         stop = threading.Event()
         training = asyncio.create_task(asyncio.to_thread(make_train_loop(parts).run, stop))
         orchestrating = asyncio.create_task(_orchestrate(parts, engine))
@@ -107,7 +104,7 @@ async def _everything(parts: RunParts) -> Outcome:
 
 
 async def _orchestrate_alone(parts: RunParts) -> Outcome:
-    async with _engine(parts) as engine:
+    async with run_engine(parts.config.engine, parts.model) as engine:
         return await _orchestrate(parts, engine)
 
 
@@ -137,7 +134,7 @@ async def _player(parts: RunParts, engine: EngineClient) -> RolloutPlayer:
     mode = create("client_mode", name, engine, renderer, **config.client_mode_options)
     return RolloutPlayer(
         mode,
-        model=await _served_model(engine),
+        model=await served_model(engine),
         sampling=sampling_params(config, parts.renderer),
         max_turns=config.orchestrator.max_turns,
         continue_truncated=config.orchestrator.truncated_turn == "continue",
@@ -155,48 +152,6 @@ def _group_runner(parts: RunParts, player: RolloutPlayer, follower: WeightFollow
         current_version=lambda: follower.version,
         decode=parts.tokenizer.decode,
     )
-
-
-@asynccontextmanager
-async def _engine(parts: RunParts) -> AsyncIterator[EngineClient]:
-    """Yield a client of the run's engine: the one at `engine.url`, or one that lives as long as the run."""
-    section = parts.config.engine
-    if section.url is not None:
-        client = HttpEngineClient(section.url)
-        try:
-            await _until_up(client, section.url, section.start_seconds)
-            yield client
-        finally:
-            await client.close()
-        return
-    engine = create("engine", section.kind, **{"model": parts.model, **section.options})
-    await engine.start()
-    try:
-        yield engine.client()
-    finally:
-        await engine.stop()
-
-
-async def _until_up(client: EngineClient, url: str, seconds: float) -> None:
-    """Wait until the engine is ready, or raise `EngineUnavailableError`."""
-    deadline = time.monotonic() + seconds
-    while not await client.health():
-        if time.monotonic() > deadline:
-            raise EngineUnavailableError(
-                f"no engine was ready within {seconds:.0f} s",
-                where=f"engine.url = {url!r}",
-                next_step="start it with `prl serve`, correct engine.url, or raise engine.start_seconds",
-            )
-        await asyncio.sleep(ENGINE_POLL_SECONDS)
-
-
-async def _served_model(engine: EngineClient) -> str:
-    models = await engine.models()
-    if not models:
-        raise EngineUnavailableError(
-            "the engine serves no model", where="GET /v1/models", next_step="give the engine a model and start it again"
-        )
-    return str(models[0]["id"])
 
 
 def make_train_loop(parts: RunParts) -> TrainLoop:

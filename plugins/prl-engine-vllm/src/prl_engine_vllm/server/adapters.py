@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from prl_engine_vllm.checkpoint import Shapes
+from prl_engine_vllm.checkpoint import TOLD, Shapes
 from prl_engine_vllm.errors import AdapterError, UnknownModelError
 
 from .schemas import AdapterBody
@@ -79,7 +79,11 @@ def check_adapter(directory: str, model: Shapes | None, most_rank: int) -> None:
     vLLM itself ignores a module that it cannot place: an adapter of another model would load and do nothing.
     """
     path = Path(directory)
-    if not (path / CONFIG).is_file() or not (path / TENSORS).is_file():
+    try:
+        is_whole = (path / CONFIG).is_file() and (path / TENSORS).is_file()
+    except (OSError, ValueError) as error:
+        raise _problem(f"the path cannot be read: {str(error)[:TOLD]}", directory) from error
+    if not is_whole:
         raise _problem(f"it does not hold {CONFIG} and {TENSORS}", directory)
     _check_rank(path, most_rank)
     modules = _modules(path)

@@ -50,14 +50,25 @@ def load(runner: Any, tensors: Callable[[], Iterator[tuple[str, Any]]], *, is_cp
         _forget_packed_experts(model)
     try:
         runner.reload_weights(weights_iterator=tensors())
-    except Exception:
-        # Layers on the meta device would kill the engine at its next step.
-        reload = importlib.import_module("vllm.model_executor.model_loader.reload")
-        reload.finalize_layerwise_reload(model, runner.model_config)
+    except BaseException:
+        _abandon(model, runner.model_config)
         raise
     finally:
         if is_cpu:
             _pack_heads(model)
+
+
+def _abandon(model: Any, model_config: Any) -> None:
+    """End a reload that failed half way: layers left on the meta device would end the engine at its next step.
+
+    What a layer has buffered is dropped first, since finishing the layer with it would raise the same error again.
+    """
+    reload = importlib.import_module("vllm.model_executor.model_loader.reload.layerwise")
+    for layer in model.modules():
+        info = reload.get_layerwise_info(layer)
+        info.loaded_weights.clear()
+        info.load_numel = 0
+    reload.finalize_layerwise_reload(model, model_config)
 
 
 def _forget_packed_experts(model: Any) -> None:

@@ -61,11 +61,21 @@ def a_parsed_turn_comes_back_the_same(subject: RendererSubject) -> None:
         parsed = _parse(subject, subject.spoken(turn, tools or None), tools)
         _expect_calls(parsed, turn)
         _expect_stable(subject, parsed, tools)
+
+
+@check("renderer")
+def outer_white_space_is_read_as_it_is_rendered(subject: RendererSubject) -> None:
+    """The environment sees an answer that the template never renders, or the template one that was never given."""
     spoken = subject.spoken(assistant())
     before, _, after = subject.text(spoken.completion).partition(SAY)
     for left, right in product(_SPACES, _SPACES):
         completion = subject.tokenizer.encode(f"{before}{left}{SAY}{right}{after}")
-        _expect_stable(subject, _parse(subject, Sampled(spoken.prompt, completion), None), [])
+        content = _parse(subject, Sampled(spoken.prompt, completion), None).content
+        expect(SAY in content, f"{left + SAY + right!r} is read as {content!r}")
+        # A template may trim its last turn and keep earlier ones, or the other way round.
+        talks: tuple[list[Message], ...] = ([user(), assistant(content)], [user(), assistant(content), user()])
+        written = [subject.text(subject.renderer.render_ids(talk)) for talk in talks]
+        expect(any(content in text for text in written), f"{content!r} is read, and rendered as {written[0]!r}")
 
 
 def _expect_stable(subject: RendererSubject, parsed: ParsedResponse, tools: list[ToolSpec]) -> None:

@@ -93,7 +93,8 @@ def the_white_space_is_stripped_again(subject: ReasoningCodecSubject) -> None:
         ("after_close", codec.after_close, codec.content_strip),
     ):
         expect(not space.strip(), f"`{label}` is {space!r}, which is not only white space")
-        expect(not space.strip(strip), f"`{label}` {space!r} is not stripped by {strip!r}")
+        if strip != "":  # where nothing is stripped, the engine removes the template's own white space once
+            expect(not space.strip(strip), f"`{label}` {space!r} is not stripped by {strip!r}")
 
 
 @check("reasoning_parser")

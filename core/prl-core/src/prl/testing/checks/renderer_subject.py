@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -164,6 +165,7 @@ class RendererSubject:
         if not self.takes_calls:
             for turn in drawn:
                 turn.pop("tool_calls", None)
+        drawn = [turn for turn in drawn if self.tokenizer.is_lossless(json.dumps(turn, ensure_ascii=False))]
         turns = [turn for turn in drawn if self.takes([user(), turn]) and self._is_one_completion(turn)]
         expect(len(turns) * 2 >= len(drawn), f"takes only {len(turns)} of {len(drawn)} generated assistant turns")
         return turns
