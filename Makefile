@@ -10,7 +10,9 @@ PYTEST_ARGS ?=
 
 WORKSPACE := core/prl-core core/prl-train plugins/prl-renderer-qwen plugins/prl-engine-local
 EDITABLE := -e "core/prl-core[client,fast]" -e core/prl-train -e plugins/prl-renderer-qwen -e plugins/prl-engine-local
-ALL_DISTS := $(WORKSPACE) contrib/prl-renderer-echo
+# All others: only tests, lint and dist need them.
+OTHERS := $(filter-out $(WORKSPACE),$(patsubst %/pyproject.toml,%,$(wildcard plugins/*/pyproject.toml contrib/*/pyproject.toml)))
+ALL_DISTS := $(WORKSPACE) $(OTHERS)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint format bench docs dist clean
@@ -63,10 +65,10 @@ $(STAMPS)/run: $(STAMPS)/venv constraints.txt $(WORKSPACE:%=%/pyproject.toml)
 	$(INSTALL) --no-build-isolation $(EDITABLE)
 	@touch $@
 
-$(STAMPS)/test: $(STAMPS)/run tests/requirements.txt tests/requirements-data.txt contrib/prl-renderer-echo/pyproject.toml
+$(STAMPS)/test: $(STAMPS)/run tests/requirements.txt tests/requirements-data.txt $(OTHERS:%=%/pyproject.toml)
 	$(INSTALL) -r tests/requirements.txt
 	$(INSTALL) --no-deps -r tests/requirements-data.txt
-	$(INSTALL) --no-deps --no-build-isolation -e contrib/prl-renderer-echo
+	$(INSTALL) --no-deps --no-build-isolation $(OTHERS:%=-e %)
 	@touch $@
 
 $(STAMPS)/bench: $(STAMPS)/test tests/benchmarks/requirements.txt

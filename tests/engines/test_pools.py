@@ -77,7 +77,7 @@ async def test_a_hundred_updates_in_flight_and_each_answer_is_of_the_version_it_
 async def test_rollouts_go_on_while_an_engine_dies_and_comes_back(pair: list[LocalServer], models: list[Path]) -> None:
     from prl import create_renderer, load_tokenizer
 
-    renderer = create_renderer(load_tokenizer(str(models[0])), "qwen3", enable_thinking=False)
+    renderer = create_renderer(load_tokenizer(str(models[0])), "qwen3", thinking_retention="all")
     pool = EnginePool(FixedAddresses([server.url for server in pair]), SETTINGS)
     try:
         await pool.load_weights(str(models[1]), 7)
