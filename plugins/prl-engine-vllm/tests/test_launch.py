@@ -84,13 +84,6 @@ def test_options_reach_the_environment() -> None:
     assert (made["VLLM_CPU_KVCACHE_SPACE"], made["A"], made["C"], made["PRL_VLLM_INSTANCE"]) == ("3", "b", "d", "token")
 
 
-def test_an_interpreter_without_vllm_is_told_with_what_brings_it() -> None:
-    with pytest.raises(PluginError, match="needs vllm") as caught:
-        find_interpreter(options(python=sys.executable))
-    assert sys.executable in caught.value.where
-    assert "pip install" in caught.value.next_step
-
-
 def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not run as a Python interpreter"):
         find_interpreter(options(python=str(tmp_path / "python")))
@@ -100,7 +93,7 @@ def test_an_interpreter_that_is_none(tmp_path: Path) -> None:
 FAKE = """#!{python}
 import http.server, json, os, sys, time
 if sys.argv[1] == "-c":
-    print(json.dumps({{"vllm": True, "plugin": {plugin}, "version": "0.32.0", "cpu": False}}))
+    print(json.dumps({{"vllm": {vllm}, "plugin": {plugin}, "version": "0.32.0", "cpu": False}}))
     sys.exit()
 port = int(sys.argv[sys.argv.index("--port") + 1])
 print("line one of its log", flush=True)
@@ -131,10 +124,17 @@ def fake(tmp_path: Path) -> Any:
     (tmp_path / "model" / "config.json").write_text("{}")
 
     def make(
-        *, plugin: bool = True, instance: str = "os.environ['PRL_VLLM_INSTANCE']", before: str = "", sampling: int = 200
+        *,
+        vllm: bool = True,
+        plugin: bool = True,
+        instance: str = "os.environ['PRL_VLLM_INSTANCE']",
+        before: str = "",
+        sampling: int = 200,
     ) -> VllmEngineOptions:
         path = tmp_path / "python"
-        text = FAKE.format(python=sys.executable, plugin=plugin, instance=instance, before=before, sampling=sampling)
+        text = FAKE.format(
+            python=sys.executable, vllm=vllm, plugin=plugin, instance=instance, before=before, sampling=sampling
+        )
         path.write_text(text)
         path.chmod(path.stat().st_mode | stat.S_IXUSR)
         return options(
@@ -165,6 +165,14 @@ async def test_a_server_that_skipped_the_plugin_is_told_as_such(fake: Any) -> No
     assert "line one of its log" in caught.value.what
     assert "VLLM_PLUGINS=prl" in caught.value.where
     assert "0.32" in caught.value.next_step
+
+
+def test_an_interpreter_without_vllm_is_told_with_what_brings_it(fake: Any) -> None:
+    wanted = fake(vllm=False)
+    with pytest.raises(PluginError, match="needs vllm") as caught:
+        find_interpreter(wanted)
+    assert wanted.python in caught.value.where
+    assert "pip install" in caught.value.next_step
 
 
 async def test_a_plugin_that_is_not_beside_vllm_is_told_before_the_start(fake: Any) -> None:

@@ -8,7 +8,9 @@ from typing import Any
 
 from pydantic import Field
 
+from prl.contracts import StreamParser
 from prl.parse import CompletionParser, Grammar, ReasoningState
+from prl.render.base import BaseRenderer, extend
 from prl.render.conversation import MessageView, view_messages
 from prl.render.jinja.attribution import Segment, attribute, sentinel
 from prl.render.jinja.bridge import joint
@@ -19,14 +21,10 @@ from prl.render.runs import RunEncoder
 from prl.render.writer import Writer
 from prl.tokenizer import Tokenizer
 from prl.types import (
-    NO_MESSAGE,
     ConfigError,
-    Kind,
     Message,
-    ParsedResponse,
     RenderedTokens,
     RenderError,
-    Span,
     ToolSpec,
 )
 
@@ -54,7 +52,7 @@ def create(tokenizer: Tokenizer, options: JinjaOptions) -> JinjaRenderer:
     return JinjaRenderer(tokenizer, options)
 
 
-class JinjaRenderer:
+class JinjaRenderer(BaseRenderer):
     """Renders through the model's own chat template. Thread-safe; holds no conversation."""
 
     name = "default"
@@ -116,16 +114,6 @@ class JinjaRenderer:
             return RenderedTokens(self.tokenizer.encode(text), None, roles)
         return RenderedTokens(*self._encoder.assemble(self._write(segments).pieces), roles)
 
-    def render_ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
-    ) -> list[int]:
-        """Return the ids of `render`, without spans."""
-        return self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt).token_ids
-
     def bridge_to_next_turn(
         self,
         prompt_ids: Sequence[int],
@@ -151,36 +139,15 @@ class JinjaRenderer:
         if segments is None:
             return None
         out = self._write([Segment(self._closing(prompt_ids, completion_ids), None), *segments])
-        end = len(prompt_ids) + len(completion_ids)
-        tail, spans = self._encoder.assemble(out.pieces, end)
-        head = [
-            Span(0, len(prompt_ids), NO_MESSAGE, Kind.SCAFFOLD),
-            Span(len(prompt_ids), end, NO_MESSAGE, Kind.SAMPLED),
-        ]
-        ids = [*prompt_ids, *completion_ids, *tail]
-        return RenderedTokens(
-            ids, [span for span in head if span.end > span.start] + spans, tuple(v.role for v in views)
-        )
+        tail, spans = self._encoder.assemble(out.pieces, len(prompt_ids) + len(completion_ids))
+        return extend(prompt_ids, completion_ids, tail, spans, tuple([view.role for view in views]))
 
-    def parse_response(
-        self,
-        completion_ids: Sequence[int],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        prompt_ids: Sequence[int] | None = None,
-    ) -> ParsedResponse:
-        """Read a completion; never raises on any id sequence."""
-        parser = self.stream_parser(tools=tools, prompt_ids=prompt_ids)
-        parser.feed(completion_ids)
-        return parser.finish()
-
-    def stream_parser(
-        self, *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
-    ) -> CompletionParser:
-        """Return a parser for one completion that arrives in pieces."""
-        state = self._prompt_state if prompt_ids is None else self._grammar.state_after(prompt_ids)
-        is_inside = self._grammar.ends_behind_marker(prompt_ids)
-        return CompletionParser(self._grammar, state, tools, offset=len(prompt_ids or ()), is_inside=is_inside)
+    def create_parser(
+        self, begin: ReasoningState, tools: Sequence[ToolSpec] | None, prompt_ids: Sequence[int] | None
+    ) -> StreamParser:
+        """Return a parser for the chosen codecs."""
+        offset = len(prompt_ids) if prompt_ids is not None else 0
+        return CompletionParser(self._grammar, begin, tools, offset=offset)
 
     def get_stop_token_ids(self) -> list[int]:
         """Return the template's own stop token, then the tokenizer's end-of-sequence token."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from prl.contracts import StreamParser
 from prl.parse import Grammar, ReasoningState
+from prl.render.base import BaseRenderer, extend
 from prl.render.conversation import Conversation, MessageView, SampledTurn, bad_message, view_messages
 from prl.render.format import ChatFormat
 from prl.render.runs import RunEncoder
@@ -15,16 +16,14 @@ from prl.types import (
     NO_MESSAGE,
     Kind,
     Message,
-    ParsedResponse,
     RenderedTokens,
     RenderError,
-    Span,
     TokenizerError,
     ToolSpec,
 )
 
 
-class ChatRenderer:
+class ChatRenderer(BaseRenderer):
     """One format on one tokenizer. Thread-safe; holds no conversation."""
 
     def __init__(self, name: str, tokenizer: Tokenizer, chat_format: ChatFormat, control_tokens: Sequence[str]) -> None:
@@ -82,16 +81,6 @@ class ChatRenderer:
         ids, spans = self._encoder.assemble(out.pieces)
         return RenderedTokens(ids, spans, tuple([view.role for view in conversation.messages]))
 
-    def render_ids(
-        self,
-        messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        add_generation_prompt: bool = False,
-    ) -> list[int]:
-        """Return the ids of `render`, without spans."""
-        return self.render(messages, tools=tools, add_generation_prompt=add_generation_prompt).token_ids
-
     def bridge_to_next_turn(
         self,
         prompt_ids: Sequence[int],
@@ -120,36 +109,18 @@ class ChatRenderer:
             self.format.write_message(out, conversation, position)
         out.begin(None)
         self.format.write_generation_prompt(out, conversation)
-        start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
         pieces = [*self._closing_pieces(conversation, sampled), *out.pieces]
         if stop is not None and pieces[0].control == stop:
             del pieces[0]  # the model stopped on the token that opens the next turn, and sampled it
-        tail, tail_spans = self._encoder.assemble(pieces, end)
-        ids = [*prompt_ids, *completion_ids, *tail]
-        spans = [Span(0, start, NO_MESSAGE, Kind.SCAFFOLD)] if start else []
-        if end > start:
-            spans.append(Span(start, end, NO_MESSAGE, Kind.SAMPLED))
-        return RenderedTokens(ids, spans + tail_spans, tuple([view.role for view in views]))
+        tail, spans = self._encoder.assemble(pieces, len(prompt_ids) + len(completion_ids))
+        return extend(prompt_ids, completion_ids, tail, spans, tuple([view.role for view in views]))
 
-    def parse_response(
-        self,
-        completion_ids: Sequence[int],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        prompt_ids: Sequence[int] | None = None,
-    ) -> ParsedResponse:
-        """Read a completion; never raises on any id sequence. `prompt_ids` tell whether reasoning was open."""
-        parser = self.stream_parser(tools=tools, prompt_ids=prompt_ids)
-        parser.feed(completion_ids)
-        return parser.finish()
-
-    def stream_parser(
-        self, *, tools: Sequence[ToolSpec] | None = None, prompt_ids: Sequence[int] | None = None
+    def create_parser(
+        self, begin: ReasoningState, tools: Sequence[ToolSpec] | None, prompt_ids: Sequence[int] | None
     ) -> StreamParser:
-        """Return a parser for one completion that arrives in pieces."""
-        state = self._prompt_state if prompt_ids is None else self._grammar.state_after(prompt_ids)
+        """Return the format's parser."""
         offset = len(prompt_ids) if prompt_ids is not None else 0
-        return self.format.create_parser(self._grammar, state, tools, offset=offset, prompt_ids=prompt_ids)
+        return self.format.create_parser(self._grammar, begin, tools, offset=offset, prompt_ids=prompt_ids)
 
     def get_stop_token_ids(self) -> list[int]:
         """Return the ids that end an assistant turn; the first is the template's own close."""

@@ -6,7 +6,6 @@ ever (tool and reasoning parsers need them), and then the ids take the place of 
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -49,15 +48,14 @@ _exchange: ContextVar[_Exchange] = ContextVar("prl_chat_exchange")
 
 
 class ChatService:
-    """Answers chat bodies through vLLM's own chat serving object."""
+    """Answers chat bodies through vLLM's own chat serving object; `request_class` is vLLM's model of such a body."""
 
-    def __init__(self, serving: Any, vllm: Vllm, limits: Limits, state: WeightState) -> None:
+    def __init__(self, serving: Any, request_class: Any, vllm: Vllm, limits: Limits, state: WeightState) -> None:
         self._vllm = vllm
         self._limits = limits
         self._state = state
         self._serving = None if serving is None else _with_ids_and_versions(serving)
-        protocol = importlib.import_module("vllm.entrypoints.openai.chat_completion.protocol")
-        self._request_class = protocol.ChatCompletionRequest
+        self._request_class = request_class
 
     async def answer(self, request: Request, data: bytes, *, tokens: bool) -> Response:
         """Return the chat answer; with `tokens`, the body names its prompt's ids. Raise the `EngineError` family."""

@@ -22,7 +22,7 @@ from .limits import Limits
 from .routes import Services, attach
 from .schemas import InfoAnswer
 from .state import WeightState
-from .vllm_api import InstalledVllm
+from .vllm_api import InstalledVllm, chat_request_class
 from .weights import WeightService
 
 INSTANCE = "PRL_VLLM_INSTANCE"
@@ -38,8 +38,7 @@ class EndpointPlugin:
 
     def attach_router(self, app: FastAPI) -> None:
         """Register the routes."""
-        protocol = importlib.import_module("vllm.entrypoints.openai.chat_completion.protocol")
-        attach(app, _chat_schema(protocol.ChatCompletionRequest))
+        attach(app, _chat_schema(chat_request_class()))
 
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Make the services of the routes from vLLM's own state."""
@@ -78,7 +77,7 @@ def make_services(engine: Any, state: Any, args: Namespace) -> Services:
         limits=limits,
         state=weight_state,
         generate=GenerateService(engine, models, vllm, limits, weight_state),
-        chat=ChatService(getattr(state, "openai_serving_chat", None), vllm, limits, weight_state),
+        chat=ChatService(getattr(state, "openai_serving_chat", None), chat_request_class(), vllm, limits, weight_state),
         weights=weights,
         adapters=AdapterService(models, weights, rank=rank, servers=servers),
         info=InfoAnswer(

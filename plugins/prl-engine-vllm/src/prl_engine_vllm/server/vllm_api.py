@@ -63,6 +63,11 @@ class InstalledVllm:
         return found
 
 
+def chat_request_class() -> Any:
+    """Return vLLM's model of a chat body."""
+    return importlib.import_module("vllm.entrypoints.openai.chat_completion.protocol").ChatCompletionRequest
+
+
 def adapter_request(name: str, directory: str) -> Any:
     """Return vLLM's request to load an adapter, in the place of an older one of that name."""
     protocol = importlib.import_module("vllm.entrypoints.serve.lora.protocol")
