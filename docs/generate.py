@@ -12,7 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from generators import api, commands, hooks, models, plugins
+from generators import api, commands, hooks, models, plugins, routes
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -30,6 +30,7 @@ def pages() -> dict[Path, str]:
         "config.md": models.config_page(rows),
         "options.md": models.options_page(rows),
         "api.md": api.page(),
+        "routes.md": routes.page(),
     }
     found = {REFERENCE / name: HEAD + text.rstrip() + "\n" for name, text in written.items()}
     found[README] = between_marks(README.read_text(encoding="utf-8"), plugins.table(rows))

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fixtures.documents import Reader, blocks, titled
+from fixtures.documents import Block, Reader, blocks, titled
 from fixtures.environments import ROOT, linked_environment, workspace_distributions
 
 from prl.config import PluginsConfig
@@ -25,6 +25,9 @@ HOW_TO = ROOT / "docs" / "how-to"
 CHOOSE = HOW_TO / "choose-between-plugins.md"
 ENVIRONMENT = HOW_TO / "train-on-your-environment.md"
 SERVE = HOW_TO / "serve-and-generate.md"
+CLIENT_MODE = HOW_TO / "add-a-client-mode.md"
+ENGINE = HOW_TO / "add-an-engine.md"
+VLLM = HOW_TO / "serve-with-vllm.md"
 FIRST_PARTY = tuple(name for name in workspace_distributions() if name != "prl-renderer-echo")
 
 
@@ -92,9 +95,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(model: Path) -> Iterator[str]:
     """host:port of a server started with the page's command."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     [command] = [block.text.strip() for block in blocks(SERVE) if block.language == "console"]
     words = command.removeprefix("$ prl ").replace("DIRECTORY", str(model)).replace("8000", str(port)).split()
     server = subprocess.Popen([sys.executable, "-m", "prl.cli.main", *words])
@@ -104,6 +105,12 @@ def address(model: Path) -> Iterator[str]:
     finally:
         server.terminate()
         server.wait(timeout=30)
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
 
 
 def wait_until_healthy(address: str, server: subprocess.Popen[bytes]) -> None:
@@ -162,3 +169,70 @@ def test_the_curl_request_for_weights_is_well_formed(address: str) -> None:
     assert status == 400, "the page's directory does not exist; anything but a refusal would be wrong"
     assert request(address, "GET", "/health")[0] == 200
     assert "error" in answer
+
+
+def test_a_client_mode_of_ones_own_is_offered_and_talks(tmp_path: Path) -> None:
+    assert reader(tmp_path, *FIRST_PARTY).follow(CLIENT_MODE) == 5
+
+
+def test_an_engine_of_ones_own_is_offered_and_answers(tmp_path: Path) -> None:
+    assert reader(tmp_path, *FIRST_PARTY).follow(ENGINE) == 5
+
+
+def test_an_engine_of_ones_own_is_served_by_prl(tmp_path: Path) -> None:
+    """The page's command, and a client of prl's on the other end."""
+    import asyncio
+
+    from prl.client import HttpEngineClient
+    from prl.types import GenerateRequest, PromptTooLongError
+
+    following = reader(tmp_path, *FIRST_PARTY)
+    following.follow(ENGINE)
+    port = free_port()
+    words = ["serve", "--engine", "counting", "--port", str(port), "--max-model-len", "8"]
+    server = subprocess.Popen([following.environment.bin / "python", following.environment.bin / "prl", *words])
+
+    async def count() -> None:
+        client = HttpEngineClient(f"http://127.0.0.1:{port}")
+        try:
+            answer = await client.generate(GenerateRequest(model="counting", prompt_token_ids=[1, 2]))
+            assert answer.choices[0].token_ids == [3, 4, 5, 6, 7, 8]
+            await client.load_weights("/anywhere", 4)
+            with pytest.raises(PromptTooLongError):
+                await client.generate(GenerateRequest(model="counting", prompt_token_ids=[1] * 8))
+        finally:
+            await client.close()
+
+    try:
+        wait_until_healthy(f"127.0.0.1:{port}", server)
+        asyncio.run(count())
+    finally:
+        server.terminate()
+        server.wait(timeout=30)
+
+
+@pytest.mark.parametrize(
+    "block", [one for one in blocks(VLLM) if one.language == "toml"], ids=lambda one: one.facts["run"]
+)
+def test_every_config_of_the_vllm_page_is_accepted(block: Block) -> None:
+    """Keys of [engine] are checked by the run's model, those of [engine.options] by the engine's own."""
+    from prl.plugin import EngineEntry, build_options
+    from prl_train.config import RLConfig
+    from prl_train.launch.engines import make_pool
+
+    rest = {"model": {"path": "m"}, "environments": [{"name": "reverse-text"}]}
+    config = RLConfig.model_validate(tomllib.loads(block.text) | rest)
+    if config.engine.is_embedded:
+        record = get_registry().find(EngineEntry, config.engine.kind)
+        build_options(record, {"model": "m", **config.engine.options}, where="the page")
+    else:
+        assert make_pool(config.engine).status() == []
+
+
+def test_the_vllm_pages_command_has_the_engines_options() -> None:
+    from prl.plugin import EngineEntry
+    from prl.plugin.loader import import_value
+
+    [command] = re.findall(r"^\$ prl (serve .*)$", VLLM.read_text(encoding="utf-8"), re.MULTILINE)
+    options = import_value(get_registry().find(EngineEntry, "vllm").options)
+    assert set(re.findall(r"--(\w+)", command)) - {"engine"} <= set(options.model_fields)

@@ -20,7 +20,11 @@ def pages() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "name", ["README.md", *(f"docs/reference/{page}.md" for page in ("hooks", "commands", "config", "options", "api"))]
+    "name",
+    [
+        "README.md",
+        *(f"docs/reference/{page}.md" for page in ("hooks", "commands", "config", "options", "api", "routes")),
+    ],
 )
 def test_the_page_is_current(pages: dict[str, str], name: str) -> None:
     assert (ROOT / name).read_text(encoding="utf-8") == pages[name], f"{name} is not current; run: make docs"
@@ -43,3 +47,23 @@ def test_every_option_of_a_renderer_is_in_the_reference(pages: dict[str, str]) -
     section = section.partition("\n### ")[0]
     names = [line.split("`")[1] for line in section.splitlines() if line.startswith("| `")]
     assert names == ["content_tokens", "thinking_retention", "enable_thinking", "add_vision_id", "preserve_thinking"]
+
+
+def test_every_route_of_the_engine_is_in_the_reference_with_its_fields(pages: dict[str, str]) -> None:
+    text = pages["docs/reference/routes.md"]
+    headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
+    assert headings == [
+        "POST /v1/generate",
+        "POST /v1/chat/completions",
+        "POST /v1/chat/completions/tokens",
+        "POST /tokenize",
+        "POST /v1/weights",
+        "GET /health",
+        "GET /v1/models",
+        "Errors",
+    ]
+    assert (
+        "| `prompt_token_ids` | `list[integer]` | required | The prompt, as the exact ids the model is to see. |"
+        in text
+    )
+    assert "| `choices[].logprobs` | `list[number]` | required |" in text

@@ -9,6 +9,8 @@ import pytest
 from engines.local import CONTEXT, VOCABULARY, local_server, make_model
 from engines.suite import EngineSuite, Served
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:

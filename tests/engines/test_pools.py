@@ -12,6 +12,9 @@ from engines.local import LocalServer, local_server, make_model
 from prl.client import EnginePool, FixedAddresses, PoolSettings, create_renderer_mode
 from prl.types import GenerateRequest, SamplingParams
 
+
+pytestmark = pytest.mark.heavy
+
 PROMPTS = [[5 + number, 6, 7, 8] for number in range(6)]
 SETTINGS = PoolSettings(backoff=0.02, patience=60.0, health_interval=0.1, max_concurrency=8)
 GREEDY = SamplingParams(max_tokens=12, temperature=0.0)
@@ -25,7 +28,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def pair(models: list[Path]) -> Iterator[list[LocalServer]]:
-    with local_server(models[0]) as one, local_server(models[0]) as two:
+    with local_server(models[0], max_model_len=200) as one, local_server(models[0], max_model_len=200) as two:
         yield [one, two]
 
 

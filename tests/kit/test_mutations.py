@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from kit import sample
+from kit import faults_in_flow, sample
 from kit.faults import FAULTS, Fault
 from prl.plugin import RendererEntry, get_registry
 from prl.testing.checks import Check, Verdict, checks_of, run_check
 from prl.testing.fake_dist import active_site, write_fake_dist
 from prl.testing.subjects import subject_of
 
+assert faults_in_flow.__doc__  # importing it registers its faults
 CHECKS = {one.name: one for one in checks_of("renderer")}
 PLUGIN = """
 from prl.plugin import RendererEntry, hookimpl

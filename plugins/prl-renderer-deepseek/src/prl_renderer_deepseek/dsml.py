@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from prl.contracts import CallView, PieceWriter, ReadCall
 from prl.parse import CallSyntaxError, load_value
@@ -29,9 +29,13 @@ class DsmlCodec:
 
     open = f"<{DSML}tool_calls>"
     close = f"</{DSML}tool_calls>"
+    spellings: ClassVar[Mapping[str, bool]] = {open: True, close: False}
+    """The markers are several tokens, whatever else a vocabulary holds."""
 
     def write(self, out: PieceWriter, calls: Sequence[CallView], *, after_text: bool) -> None:
         """Write all calls of a turn, a blank line before them also where there is no content."""
+        if not calls:
+            return
         out.text("\n\n")
         self._tag(out, "<", "tool_calls>\n")
         for call in calls:

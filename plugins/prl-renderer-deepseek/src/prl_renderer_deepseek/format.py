@@ -33,6 +33,8 @@ from prl_renderer_deepseek.tokens import (
 from prl_renderer_deepseek.tools import FencedCodec, InlineCodec
 
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
+_NO_TOOLS = "the vendor's template has no place for tools; describe them in the system message"
+_UNCLOSED = "the vendor's template writes calls beside no content only, and closes them from the second call on only"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class DeepSeekFormat(ChatFormat):
 
     turn_opener: ClassVar[str] = ASSISTANT
     stop_tokens: ClassVar[tuple[str, ...]] = (EOS,)
+    quirks: ClassVar[Mapping[str, str]] = {"nothing_is_dropped": _NO_TOOLS}
 
     @property
     def is_prefix_stable(self) -> bool:
@@ -178,6 +181,16 @@ class V3Format(DeepSeekFormat):
     """V3: no reasoning; calls in a code fence, whose template closes them from the second call on only."""
 
     tool_codec: ToolCodec | None = FencedCodec()
+    quirks: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "nothing_is_dropped",
+            "everything_is_bridged_where_all_is_kept",
+            "a_turn_is_sampled_to_its_stop_token",
+            "parse_gives_back_what_was_rendered",
+            "a_parsed_turn_comes_back_the_same",
+        ),
+        _UNCLOSED,
+    )
 
     def has_calls(self, view: MessageView) -> bool:
         """The template drops the calls of a turn with content."""
@@ -249,6 +262,7 @@ class R1Format(V3Format):
     """R1: the prompt opens reasoning, finished turns have none; each turn of calls is closed."""
 
     reasoning: ReasoningCodec | None = spaced_reasoning()
+    quirks: ClassVar[Mapping[str, str]] = {"nothing_is_dropped": _NO_TOOLS}
 
     def has_calls(self, view: MessageView) -> bool:
         """The template writes calls and content."""

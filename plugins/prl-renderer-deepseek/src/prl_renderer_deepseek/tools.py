@@ -30,6 +30,8 @@ class InlineCodec:
 
     def write(self, out: PieceWriter, calls: Sequence[CallView], *, after_text: bool) -> None:
         """Write calls; a caller's JSON string is written verbatim, as the template does."""
+        if not calls:
+            return
         out.control(CALLS)
         for n, call in enumerate(calls):
             self.write_call(out, call, first=n == 0)

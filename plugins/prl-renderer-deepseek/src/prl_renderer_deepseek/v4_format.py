@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any, ClassVar
 
@@ -28,6 +28,10 @@ class V4Format(ChatFormat):
     stop_tokens: ClassVar[tuple[str, ...]] = (EOS,)
     reasoning: ReasoningCodec | None = tight_reasoning()
     tool_codec: ToolCodec | None = DsmlCodec()
+    quirks: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("parse_gives_back_what_was_rendered", "a_parsed_turn_comes_back_the_same"),
+        "the vendor's encoder puts the calls of a turn into the order of their ids; call_order='given' leaves them",
+    )
     options: V4Options
 
     @property
@@ -120,15 +124,18 @@ class V4Format(ChatFormat):
         out.control(EOS)
 
     def writes_reasoning(self, conversation: Conversation, position: int) -> bool:
-        """Whether a turn has a think block: with tools where it reasoned, and always in the turn that is trained."""
+        """Whether a turn has a think block.
+
+        With tools, where it reasoned. In thinking mode also where the retention keeps it, and in the turn that is
+        trained: there the block may be empty, as it is sampled.
+        """
         later = conversation.messages[position + 1 :]
-        if self.thinks and not conversation.has_prompt and all(view.role not in (*_QUERIES, "tool") for view in later):
+        retention, has_query = self.options.thinking_retention, any(map(self.is_query, later))
+        keeps = retention == "all" or (retention == "tool_cycle" and not has_query)
+        is_trained = not conversation.has_prompt and not has_query and all(view.role != "tool" for view in later)
+        if self.thinks and (keeps or is_trained):
             return True
-        retention = self.options.thinking_retention
-        keeps = bool(conversation.tools) or retention == "all"
-        if retention == "tool_cycle":
-            keeps = keeps or not any(map(self.is_query, later))
-        return keeps and conversation.messages[position].reasoning is not None
+        return (keeps or bool(conversation.tools)) and conversation.messages[position].reasoning is not None
 
     def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
         """Open the assistant turn."""
@@ -159,9 +166,9 @@ class V4Format(ChatFormat):
         opened = bool(sampled.prompt_ids) and sampled.prompt_ids[-1] == controls[THINK]
         if not opened:
             return False
-        has_query = any(map(self.is_query, conversation.messages[conversation.first :]))
-        keeps = bool(conversation.tools) or (retention == "tool_cycle" and not has_query)
-        return not keeps or (bool(ids) and ids[0] == controls[END_THINK])
+        if retention == "tool_cycle" and not any(map(self.is_query, conversation.messages[conversation.first :])):
+            return False
+        return not conversation.tools or (bool(ids) and ids[0] == controls[END_THINK])
 
     def _order(self, conversation: Conversation) -> tuple[list[int], list[int]]:
         """Return the positions of what is written, in the caller's order and in the order of writing.
@@ -211,6 +218,12 @@ class V4Format(ChatFormat):
         return calls
 
 
+class V4GivenFormat(V4Format):
+    """V4 with calls and results in the order in which the caller gives them."""
+
+    quirks: ClassVar[Mapping[str, str]] = {}
+
+
 def _has_text(before: Sequence[MessageView]) -> bool:
     """Whether the texts at the end of `before` hold anything; empty ones leave no trace among them."""
     return any(view.text for view in takewhile(lambda view: view.role == "user", reversed(before)))
@@ -234,4 +247,5 @@ def _schema(tool: Any, number: int) -> dict[str, Any]:
 
 def create_v4(tokenizer: Tokenizer, options: V4Options) -> ChatRenderer:
     """Create the `deepseek-v4` renderer."""
-    return ChatRenderer("deepseek-v4", tokenizer, V4Format(options), V4_TOKENS)
+    formats = {"id": V4Format, "given": V4GivenFormat}
+    return ChatRenderer("deepseek-v4", tokenizer, formats[options.call_order](options), V4_TOKENS)

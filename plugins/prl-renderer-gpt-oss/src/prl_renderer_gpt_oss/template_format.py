@@ -82,7 +82,9 @@ class TemplateFormat(HarmonyFormat):
         out.control(CHANNEL)
         out.text("commentary")
         out.control(MESSAGE)
-        out.content(dump_json(conversation.messages[position].text))
+        out.text('"')
+        out.content(dump_json(conversation.messages[position].text)[1:-1])
+        out.text('"')
         out.control(END)
 
     def called_function(self, conversation: Conversation, position: int) -> str | None:

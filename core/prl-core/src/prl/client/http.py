@@ -29,6 +29,7 @@ RANK_HEADER = "X-data-parallel-rank"
 TRANSIENT = frozenset({429, 502, 503, 504})
 LONGEST_PAUSE = 10.0  # seconds
 HEALTH_SECONDS = 10.0
+KEEP_ALIVE = 4.0  # seconds; less than the 5 of uvicorn, which vLLM keeps too: the server must not be first to close
 
 
 class HttpEngineClient:
@@ -164,7 +165,7 @@ class HttpEngineClient:
         session = self._sessions.get(loop)
         if session is None:
             # no limit on connections: how many requests run at once is the caller's decision
-            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=15)
+            connector = self._aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE)
             session = self._aiohttp.ClientSession(connector=connector, headers=self._headers, timeout=self._timeout)
             self._sessions[loop] = session
         return session

@@ -121,7 +121,7 @@ def an_option_it_lacks_is_refused(subject: AttentionSubject) -> None:
         if feature in subject.features:
             continue
         try:
-            subject.kernel(q, k, v, cu_seqlens=cu, max_seqlen=7, **options)  # type: ignore[arg-type]
+            subject.kernel(q, k, v, cu_seqlens=cu, max_seqlen=7, **options)
         except ConfigError as error:
             expect(feature in str(error), f"the refusal does not name {feature!r}: {error}")
         else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -128,10 +128,18 @@ def completed_turns_stay_prefixes_where_promised(subject: RendererSubject) -> No
         return
     for case in subject.cases:
         whole = subject.renderer.render_ids(case.messages, tools=case.tools)
-        for end, message in enumerate(case.messages, 1):
-            if message["role"] == "assistant" and subject.takes(case.messages[:end], case.tools):
+        for end in _completed(case.messages):
+            if subject.takes(case.messages[:end], case.tools):
                 ids = subject.renderer.render_ids(case.messages[:end], tools=case.tools)
                 expect(whole[: len(ids)] == ids, f"render of {end} messages is no prefix of {brief(case.messages)}")
+
+
+def _completed(messages: Sequence[Message]) -> Iterator[int]:
+    """Yield where a rollout may have ended a turn: behind an assistant message, with users and tools to come."""
+    roles = [message["role"] for message in messages]
+    for end, role in enumerate(roles, 1):
+        if role == "assistant" and "assistant" not in roles[end : end + 1] and "system" not in roles[end:]:
+            yield end
 
 
 def check_spans(rendered: RenderedTokens, roles: Sequence[str]) -> None:
