@@ -12,7 +12,6 @@ from engines.local import LocalServer, local_server, make_model
 from prl.client import EnginePool, FixedAddresses, PoolSettings, create_renderer_mode
 from prl.types import GenerateRequest, SamplingParams
 
-
 pytestmark = pytest.mark.heavy
 
 PROMPTS = [[5 + number, 6, 7, 8] for number in range(6)]

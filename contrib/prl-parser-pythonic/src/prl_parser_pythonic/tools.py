@@ -19,8 +19,13 @@ from prl_parser_pythonic.options import PythonicOptions
 from prl_parser_pythonic.scan import is_open, split_calls
 
 _CALL = re.compile(r"\s*([^\W\d][\w.-]*)\s*\((.*)\)\s*", re.DOTALL)
-_LOOKS_LIKE_A_CALL = re.compile(r"\s*[^\W\d][\w.-]*\s*\(")
+_LOOKS_LIKE_A_CALL = re.compile(r"\s*[^\W\d][\w.-]*\(")
 _LONGEST = 200_000
+_FILE = "<pythonic call>"
+
+# A model's text may hold escapes that Python warns about; the filter is for this text alone, and set once, since
+# `catch_warnings` is not safe between threads.
+warnings.filterwarnings("ignore", message="invalid (escape|decimal)", module=re.escape(_FILE))
 
 
 class PythonicCalls:
@@ -98,9 +103,7 @@ def _read_call(text: str, tools: Sequence[ToolSpec] | None) -> ReadCall:
 
 def _parse(inside: str) -> ast.Call:
     """Parse an argument list; the name stands outside, since tool names need not be Python names."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a model's text may hold escapes that Python warns about
-        tree = ast.parse(f"f({inside}\n)", mode="eval").body
+    tree = ast.parse(f"f({inside}\n)", filename=_FILE, mode="eval").body
     if not isinstance(tree, ast.Call) or not isinstance(tree.func, ast.Name):
         raise NotALiteralError("the parentheses do not hold one call's arguments")
     return tree
