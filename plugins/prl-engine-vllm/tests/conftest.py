@@ -182,9 +182,9 @@ def serve(vllm_python: str, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 @pytest.fixture(scope="session")
 def qwen_server(serve: Callable[..., Server], qwen_models: tuple[Path, Path]) -> Server:
-    """The first Qwen3 model, with chat and tools."""
-    tools = "args=['--enable-auto-tool-choice', '--tool-call-parser', 'hermes']"
-    return serve(qwen_models[0], tools)
+    """The first Qwen3 model, with chat, tools and vLLM's own route for ids."""
+    words = "args=['--enable-auto-tool-choice', '--tool-call-parser', 'hermes', '--enable-scale-out']"
+    return serve(qwen_models[0], words)
 
 
 @pytest.fixture(scope="session")

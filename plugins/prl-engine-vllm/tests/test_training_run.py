@@ -161,7 +161,7 @@ def test_the_same_run_in_chat_mode_shows_its_breaks(train: Callable[..., RunFold
     assert row["max_logprob_diff"] < 1e-3, "what is trained are the ids that the server says it used"
 
 
-def test_the_same_run_over_chat_with_given_ids_breaks_less(train: Callable[..., RunFolder]) -> None:
+def test_the_same_run_over_chat_with_given_ids(train: Callable[..., RunFolder]) -> None:
     folder = train("client_mode=token", "orchestrator.steps=1")
     [row] = read_metrics(folder.metrics)
     assert row["rollouts/errors"] == 0

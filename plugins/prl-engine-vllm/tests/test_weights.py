@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import socket
+import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -225,3 +227,16 @@ async def test_prompts_of_one_token_are_answered(
     await client.load_weights(str(moe_models[0]), 14)
     for length in range(1, 6):
         assert error_of(await client.generate(ask(PROMPT[:length])), oracles[0], logprobs_of) < 1e-4
+
+
+def test_the_server_does_not_outlive_a_launcher_that_was_killed(moe_server: Any) -> None:
+    """The last of this file. A run that dies must not leave a GPU occupied."""
+    moe_server.process.kill()
+    moe_server.process.wait()
+    deadline = time.monotonic() + 30
+    while True:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", moe_server.port)) != 0:
+                return
+        assert time.monotonic() < deadline, "vLLM still listens"
+        time.sleep(0.2)
