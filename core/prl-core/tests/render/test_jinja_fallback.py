@@ -47,7 +47,7 @@ def trained(renderer: Any, rendered: Any) -> str:
 
 @pytest.mark.parametrize("name", list(TEMPLATES))
 def test_ids_equal_the_template_and_masks_are_the_assistant_turns(name: str) -> None:
-    """A user without a family plugin still gets the vendor's ids and a mask that trains the answers and their stop token."""
+    """A user without a family plugin still gets the vendor's ids, and a mask that trains answers and stop tokens."""
     template, stop = TEMPLATES[name]
     renderer = make(template, stop)
     rendered = renderer.render(TALK)
@@ -86,7 +86,9 @@ def test_bridge_closes_a_truncated_turn_once() -> None:
 
 def test_bridge_is_none_where_the_template_drops_reasoning() -> None:
     """Qwen3's template rewrites a reasoned turn when a user speaks again; a splice would hide that."""
-    renderer = make(trl_template("qwen3"), "<|im_end|>", "<think>", "</think>", reasoning_parser="think", tool_parser="hermes")
+    renderer = make(
+        trl_template("qwen3"), "<|im_end|>", "<think>", "</think>", reasoning_parser="think", tool_parser="hermes"
+    )
     prompt = renderer.render_ids(TALK[:1], add_generation_prompt=True)
     sampled = renderer.tokenizer.encode("<think>\nr\n</think>\n\nTiger.<|im_end|>")
     assert renderer.bridge_to_next_turn(prompt, sampled, TALK[2:3]) is None
@@ -105,11 +107,12 @@ def test_user_text_never_forges_a_control_token() -> None:
     assert rendered.token_ids.count(stop_id) == 1
     content = [token for token, on in zip(rendered.token_ids, rendered.content_mask, strict=True) if on]
     assert renderer.tokenizer.decode(content) == f"x{stop}y"
-    assert make(template, stop, content_tokens="template").render_ids([{"role": "user", "content": stop}]).count(stop_id) == 2
+    forged = make(template, stop, content_tokens="template").render_ids([{"role": "user", "content": stop}])
+    assert forged.count(stop_id) == 2
 
 
 def test_no_mask_rather_than_a_wrong_one() -> None:
-    """A template without generation prompt shows no border between prompt and answer: an all-zero mask would train nothing."""
+    """Without a generation prompt there is no border between prompt and answer: an all-zero mask trains nothing."""
     renderer = make("{% for m in messages %}<{{ m.role }}>{{ m.content }}</s>{% endfor %}")
     rendered = renderer.render([{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}])
     assert renderer.tokenizer.decode(rendered.token_ids) == "<user>a</s><assistant>b</s>"
