@@ -62,9 +62,19 @@ def test_what_the_template_writes_for_a_call_is_asked_for_in_the_same_form(rende
     assert [call.arguments for call in parse(renderer, "[get_weather(days=3)]").tool_calls] == [{"days": 3}]
 
 
-@pytest.mark.parametrize(
-    "text", ["See [1] and [the page](https://example.org).", "a[i] = b[j]", "[]", "[ ]", "[", "x ["]
+PROSE = (
+    "See [1] and [the page](https://example.org).",
+    "a[i] = b[j]",
+    "[]",
+    "[ ]",
+    "[",
+    "x [",
+    "[Note (below)]",
+    "A [b [c] d] e.\n\n[1]",
 )
+
+
+@pytest.mark.parametrize("text", PROSE)
 def test_brackets_in_prose_stay_prose(renderer: Any, text: str) -> None:
     """Every link of an answer would be a malformed call, and its text out of place."""
     parsed = parse(renderer, text)

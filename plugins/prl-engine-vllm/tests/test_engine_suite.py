@@ -26,6 +26,7 @@ def served(qwen_server: Any, qwen_models: tuple[Path, Path]) -> Served:
         context=512,
         weights=str(qwen_models[0]),
         other_weights=str(qwen_models[1]),
+        examples=40,
         # /tokenize is vLLM's own route, with vLLM's own errors
         examples=400,
         routes=("/v1/generate", CHAT, CHAT_TOKENS, "/v1/weights"),

@@ -113,7 +113,8 @@ V4_VALUES: dict[str, tuple[Any, ...]] = {
 
 @lru_cache(maxsize=1)
 def encoder() -> Any:
-    recipe = pytest.importorskip("deepseek_recipe")
+    import deepseek_recipe as recipe
+
     path = tokenizer_directory("deepseek-v4") / "tokenizer.json"
     return recipe.DeepseekV4Encoding().with_tokenizer(recipe.Tokenizer.from_file(str(path)))
 
