@@ -196,9 +196,13 @@ TOOLS = replace(ORDINARY, tools=1.0)
     [
         ("deepseek-v3", replace(PLAIN, calls=0.0), {}),
         ("deepseek-v3.1", PLAIN, {}),
+        ("deepseek-v3.1", replace(ORDINARY, reasoning=1.0), {"thinking": True, "thinking_retention": "tool_cycle"}),
+        ("deepseek-r1", replace(ORDINARY, reasoning=1.0), {"thinking_retention": "tool_cycle"}),
         ("deepseek-v4", PLAIN, {"thinking_mode": "chat"}),
         ("deepseek-v4", TOOLS, {}),
         ("deepseek-v4", TOOLS, {"call_order": "given"}),
+        ("deepseek-v4", Style(late_system=0), {"thinking_retention": "tool_cycle"}),
+        ("deepseek-v4", Style(late_system=0), {"thinking_retention": "all", "call_order": "given"}),
     ],
 )
 def test_bridges_equal_full_renders(name: str, style: Style, options: dict[str, Any]) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from fixtures.plugin import real_tokenizer
+from fixtures.turns import assert_bridges_equal_renders
 
 from prl import create_renderer
 from prl.contracts import Renderer
@@ -85,6 +86,14 @@ def test_a_bridge_over_calls_is_the_full_render(layout: str, style: Style) -> No
         assert bridged.roles == ("tool", "user")
         compared += 1
     assert compared > 60
+
+
+@pytest.mark.parametrize("retention", [None, "tool_cycle"])
+def test_every_bridge_of_a_rollout_is_the_full_render(retention: str | None) -> None:
+    """Also with parallel calls, results in any order, odd texts, and queries that drop reasoning."""
+    bridged, refused = assert_bridges_equal_renders([renderer(thinking_retention=retention)], Style(), 150, seed=7)
+    assert bridged > 300
+    assert refused > 100
 
 
 @pytest.mark.parametrize("retention", [None, "tool_cycle"])

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from prl.render import ChatFormat, ChatRenderer, Conversation, Writer, bad_message
 from prl.tokenizer import Tokenizer
+from prl.types import RenderError
 from prl_renderer_echo.options import EchoOptions
 
 TURN, END = "<|turn|>", "<|end|>"
@@ -21,7 +22,9 @@ class EchoFormat(ChatFormat):
     options: EchoOptions
 
     def check(self, conversation: Conversation) -> None:
-        """Refuse what the format has no place for."""
+        """Refuse what the format has no place for; dropping it would be a silent loss."""
+        if conversation.tools is not None:
+            raise RenderError("echo has no tools", where="tools", next_step="render without tools")
         for view in conversation.messages:
             if view.role not in ROLES:
                 raise bad_message(view.index, f"has role {view.role!r}", f"use one of {', '.join(ROLES)}")

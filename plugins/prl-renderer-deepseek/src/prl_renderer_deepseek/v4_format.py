@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import Any, ClassVar
 
 from prl.contracts import CallView, ReasoningCodec, ToolCodec
@@ -161,14 +161,13 @@ class V4Format(ChatFormat):
             return False
         if self.options.call_order == "id" and not self._calls_are_in_order(conversation):
             return True
-        controls = sampled.grammar.controls
-        ids = sampled.completion_ids
-        opened = bool(sampled.prompt_ids) and sampled.prompt_ids[-1] == controls[THINK]
-        if not opened:
+        think, end = (sampled.grammar.controls[token] for token in (THINK, END_THINK))
+        if not sampled.prompt_ids or sampled.prompt_ids[-1] != think:
             return False
         if retention == "tool_cycle" and not any(map(self.is_query, conversation.messages[conversation.first :])):
             return False
-        return not conversation.tools or (bool(ids) and ids[0] == controls[END_THINK])
+        ids = [*sampled.prompt_ids, *sampled.completion_ids]
+        return not conversation.tools or any(pair == (think, end) for pair in pairwise(ids))
 
     def _order(self, conversation: Conversation) -> tuple[list[int], list[int]]:
         """Return the positions of what is written, in the caller's order and in the order of writing.

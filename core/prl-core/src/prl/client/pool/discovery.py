@@ -30,15 +30,15 @@ class FixedAddresses:
     interval: float | None = None
 
     def __init__(self, base_urls: Sequence[str]) -> None:
-        if not base_urls or len(set(base_urls)) != len(base_urls):
+        self._urls = [url.rstrip("/") for url in base_urls]
+        if not self._urls or len(set(self._urls)) != len(self._urls):
             raise ConfigError(
                 f"{list(base_urls)} holds no address, or one twice",
                 where="base_urls of the engine pool",
                 next_step="list each engine once, as http://host:port; ranks of one server share its address",
             )
-        for url in base_urls:
+        for url in self._urls:
             check_address(url)
-        self._urls = [url.rstrip("/") for url in base_urls]
 
     async def addresses(self) -> Sequence[str]:
         """Return the addresses."""
