@@ -122,6 +122,17 @@ class EngineSuite:
         assert answer["usage"]["completion_tokens"] == 4
         assert answer["usage"]["total_tokens"] == 7
 
+    async def test_a_retry_is_not_a_second_sampling(self, call: Call) -> None:
+        """The first answer may be the one that was lost on its way; a retry may also come by another rank."""
+        body = call.generate(seed=None, max_tokens=12, request_id="one-key")
+        first, again, by_rank = [
+            await call("POST", "/v1/generate", body, headers) for headers in ({}, {}, {"X-data-parallel-rank": "0"})
+        ]
+        assert first[0] == 200
+        assert first[1]["choices"] == again[1]["choices"] == by_rank[1]["choices"]
+        status, answer = await call("POST", "/v1/generate", {**body, "max_tokens": 11})
+        assert (status, answer["error"]["code"]) == (400, "malformed_request"), "one key, two requests"
+
     async def test_the_likeliest_tokens_are_always_the_same(self, client: HttpEngineClient, served: Served) -> None:
         first, again = [await client.generate(request(served, temperature=0.0, seed=None)) for _ in range(2)]
         assert first.choices[0].token_ids == again.choices[0].token_ids

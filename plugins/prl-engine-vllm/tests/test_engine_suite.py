@@ -8,7 +8,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from engines.suite import CHAT, CHAT_TOKENS, EngineSuite, Served, request
+from engines.suite import CHAT, CHAT_TOKENS, Call, EngineSuite, Served, request
 
 from prl.client import HttpEngineClient
 from prl.client.routes import VllmRoute
@@ -28,7 +28,6 @@ def served(qwen_server: Any, qwen_models: tuple[Path, Path]) -> Served:
         other_weights=str(qwen_models[1]),
         examples=40,
         # /tokenize is vLLM's own route, with vLLM's own errors
-        examples=400,
         routes=("/v1/generate", CHAT, CHAT_TOKENS, "/v1/weights"),
     )
 
@@ -50,6 +49,16 @@ class TestVllmEngine(EngineSuite):
         with pytest.raises(PromptTooLongError):
             await native.generate(request(served, [5] * served.context))
         await native.close()
+
+    @pytest.mark.parametrize("path", [CHAT, CHAT_TOKENS])
+    async def test_a_retried_chat_is_not_sampled_again(self, call: Call, path: str) -> None:
+        extra = {"tokens": [5, 6]} if path == CHAT_TOKENS else {}
+        body = call.chat(temperature=1.0, request_id=f"chat {path}", return_token_ids=True, **extra)
+        first, again = [await call("POST", path, body) for _ in range(2)]
+        assert first[0] == 200
+        assert first == again
+        status, answer = await call("POST", path, {**body, "max_tokens": 5})
+        assert (status, answer["error"]["where"]) == (400, "request_id")
 
     async def test_a_chat_streams_as_vllm_does(self, served: Served) -> None:
         body = {"model": served.model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3, "stream": True}

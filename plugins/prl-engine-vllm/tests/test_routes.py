@@ -104,6 +104,7 @@ class ChatRequest(BaseModel):
     use_beam_search: bool = False
     prompt_logprobs: int | None = None
     stop_token_ids: list[int] | None = None
+    stream: bool | None = False
 
 
 class Models:

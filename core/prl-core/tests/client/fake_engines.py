@@ -22,6 +22,7 @@ class FakeServer:
         self.healthy = True
         self.refuses_weights = False
         self.delay = 0.0
+        self.load_delay = 0.0
         self.faults: list[Fault] = []
         self.requests: list[dict[str, Any]] = []
         self.ranks: Counter[str | None] = Counter()
@@ -63,6 +64,7 @@ class FakeServer:
 
     async def _weights(self, request: web.Request) -> web.Response:
         body = await request.json()
+        await asyncio.sleep(self.load_delay)
         if self.refuses_weights:
             return error(400, "bad_weights", "does not fit")
         self.version = body["version"]

@@ -214,6 +214,23 @@ def unused_url() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
+async def test_the_timeout_of_a_request_is_not_that_of_a_load(connect: Connect) -> None:
+    """A load waits for what runs and reads the weights: with a request's timeout it would never be done."""
+    from .fake_engines import FakeServer, hang
+
+    server = FakeServer()
+    await server.start()
+    try:
+        client = connect(server.url, timeout=0.2, retries=0)
+        server.load_delay = 0.5
+        await client.load_weights("/w", 3)
+        server.faults = [hang]
+        with pytest.raises(EngineUnavailableError, match=r"within 0\.2 s"):
+            await client.generate(GenerateRequest(model="m", prompt_token_ids=[1]))
+    finally:
+        await server.stop()
+
+
 async def test_cancelling_closes_the_connection(connect: Connect) -> None:
     """An engine sees the abort only when the connection ends."""
     closed = asyncio.Event()

@@ -114,24 +114,44 @@ async def test_no_engine_runs_more_than_its_limit_and_nothing_that_waits_is_lost
     assert all(one.active == 0 for one in pool.status())
 
 
-async def test_a_waiting_rollout_gets_its_own_engine_back(servers: Servers, pool_of: Pools) -> None:
-    """With every engine full, first come first served alone would move each rollout at each turn."""
-    engines = await servers(2)
-    for engine in engines:
-        engine.delay = 0.01
-    pool = pool_of(engines, max_concurrency=1)
+async def test_a_rollout_finds_its_engine_again_in_any_order_of_turns(servers: Servers, pool_of: Pools) -> None:
+    engines = await servers(3)
+    pool = pool_of(engines)
     await pool.models()
     await until(lambda: all_ready(pool))
-    rollouts = [pool.for_rollout() for _ in range(2)]
-    await asyncio.gather(*(rollout.generate(REQUEST) for rollout in rollouts))
+    rollouts = [pool.for_rollout() for _ in range(7)]
+    for rollout in rollouts:
+        await rollout.generate(REQUEST)
     first = [rollout.url for rollout in rollouts]
+    dice = random.Random(1)
+    for _ in range(40):
+        await dice.choice(rollouts).generate(REQUEST)
+        assert [rollout.url for rollout in rollouts] == first
 
-    async def play(rollout: Any) -> None:
-        for _ in range(5):
-            await rollout.generate(REQUEST)
 
-    await asyncio.gather(*(play(rollout) for rollout in rollouts))
-    assert [rollout.url for rollout in rollouts] == first
+async def test_a_waiting_rollout_gets_its_own_engine_back(servers: Servers, pool_of: Pools) -> None:
+    """With every engine full, first come first served alone would move each rollout at each turn."""
+    quick, slow = await servers(2)
+    quick.delay, slow.delay = 0.02, 0.05
+    pool = pool_of([quick, slow], max_concurrency=1)
+    await pool.models()
+    await until(lambda: all_ready(pool))
+    rollouts = [pool.for_rollout() for _ in range(4)]
+    await asyncio.gather(rollouts[0].generate(REQUEST), rollouts[1].generate(REQUEST))
+    first = [rollout.url for rollout in rollouts[:2]]
+    urls: list[list[str | None]] = [[] for _ in rollouts]
+    busy = asyncio.create_task(asyncio.sleep(0.6))
+
+    async def play(number: int) -> None:
+        while not busy.done():
+            await rollouts[number].generate(REQUEST)
+            urls[number].append(rollouts[number].url)
+
+    await asyncio.gather(*(play(number) for number in range(4)))
+    assert sorted(str(url) for url in first) == sorted([quick.url, slow.url])
+    for number, went in enumerate(urls):
+        assert len(went) >= 3
+        assert set(went[:-1]) == {went[0]}, f"rollout {number} went {went}"
 
 
 async def test_data_parallel_ranks_are_lanes_of_one_engine(servers: Servers, pool_of: Pools) -> None:
@@ -371,7 +391,8 @@ async def test_a_storm_of_faults_loses_no_rollout(servers: Servers, pool_of: Poo
             await asyncio.sleep(0.05)
             await engines[0].start()
 
-    played, _ = await asyncio.gather(asyncio.gather(*(play(number) for number in range(200))), trouble())
+    async with asyncio.timeout(60):
+        played, _ = await asyncio.gather(asyncio.gather(*(play(number) for number in range(200))), trouble())
     assert len(played) == 200
     assert {version for versions in played for version in versions} == {1}
     assert sum(one.active for one in pool.status()) == 0

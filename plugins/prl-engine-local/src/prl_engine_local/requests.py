@@ -8,7 +8,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 from pydantic import ValidationError
@@ -126,7 +126,8 @@ class RequestBook:
         key = request.request_id
         if key is None:
             return _Entry(self._submit(request), b"", waiters=1)
-        fingerprint = hashlib.sha256(msgspec.json.encode(request)).digest()
+        # not the rank: a client may try again on another one
+        fingerprint = hashlib.sha256(msgspec.json.encode(replace(request, data_parallel_rank=None))).digest()
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:

@@ -48,7 +48,7 @@ def prl_renderers() -> list[RendererEntry]:
         ),
         RendererEntry(
             name="deepseek-v3.1",
-            target=f"{_HERE}.format:create_v31",
+            target=f"{_HERE}.v31_format:create_v31",
             options=f"{_HERE}.options:V31Options",
             summary="DeepSeek-V3.1 (reasons when asked), bare JSON calls",
             models=_deepseek("V3.1 V3.1-Base V3.1-Terminus"),

@@ -12,9 +12,14 @@ from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writ
 from prl.tokenizer import Tokenizer
 from prl.types import ToolSpec
 from prl_renderer_gpt_oss import builtin, declarations
-from prl_renderer_gpt_oss.header import read_header
+from prl_renderer_gpt_oss.history import (
+    called_function,
+    create_harmony_parser,
+    holds_analysis,
+    last_control,
+    last_message,
+)
 from prl_renderer_gpt_oss.options import GptOssOptions
-from prl_renderer_gpt_oss.parser import HarmonyParser, message_grammar
 from prl_renderer_gpt_oss.tokens import CALL, CHANNEL, CONTROL_TOKENS, END, MESSAGE, RETURN, START, STOP_TOKENS
 from prl_renderer_gpt_oss.tools import Address, address_of, write_call_header_and_body
 
@@ -163,7 +168,7 @@ class HarmonyFormat(ChatFormat):
 
     def write_close(self, out: Writer, conversation: Conversation) -> bool:
         """Close the message that was cut off; one that was cut in its header becomes an empty message."""
-        last = self._last_control(conversation)
+        last = last_control(conversation)
         if last == START:
             out.control(CHANNEL)
             out.text("final")
@@ -182,10 +187,10 @@ class HarmonyFormat(ChatFormat):
         if self.options.thinking_retention == "all":
             return True
         if self.options.thinking_retention == "tool_cycle":
-            return position > self._last(conversation, "user")
+            return position > last_message(conversation, "user")
         if self.is_end(conversation, position) and not conversation.messages[position].calls:
             return True
-        return position > self._last(conversation, "final")
+        return position > last_message(conversation, "assistant")
 
     def rewrites_history(self, conversation: Conversation) -> bool:
         """After a final message the template closes the turn by another token, and drops the reasoning before it.
@@ -201,7 +206,7 @@ class HarmonyFormat(ChatFormat):
         if sampled.stop == CALL and not (has_query and retention == "tool_cycle"):
             return False
         grammar = sampled.grammar
-        return any(_holds_analysis(grammar, ids) for ids in (sampled.completion_ids, sampled.prompt_ids))
+        return any(holds_analysis(grammar, ids) for ids in (sampled.completion_ids, sampled.prompt_ids))
 
     def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
         """Tool results need the name of their tool."""
@@ -209,21 +214,8 @@ class HarmonyFormat(ChatFormat):
         return all(conversation.role(n) != "tool" or self.called_function(conversation, n) is not None for n in new)
 
     def called_function(self, conversation: Conversation, position: int) -> str | None:
-        """Return the function that a tool result answers: by its id, else by its name, else by its place."""
-        view = conversation.messages[position]
-        turns = [n for n in range(position - 1, -1, -1) if conversation.role(n) == "assistant"]
-        for n in turns if view.tool_call_id else ():
-            for call in self._calls(conversation, n):
-                if call.id == view.tool_call_id:
-                    return call.name
-        if view.name:
-            return view.name
-        for n in turns:
-            calls = self._calls(conversation, n)
-            if calls:
-                place = sum(conversation.role(k) == "tool" for k in range(n + 1, position))
-                return calls[place].name if place < len(calls) else None
-        return None
+        """Return the function that a tool result answers."""
+        return called_function(conversation, position)
 
     def create_parser(
         self,
@@ -235,43 +227,7 @@ class HarmonyFormat(ChatFormat):
         prompt_ids: Sequence[int] | None = None,
     ) -> StreamParser:
         """Return the parser of one completion."""
-        tail = _last_message(grammar, prompt_ids or ())
-        return HarmonyParser(message_grammar(grammar), tail, offset=offset)
-
-    def _calls(self, conversation: Conversation, position: int) -> Sequence[CallView]:
-        """Return a turn's calls; those of a sampled turn that the caller did not describe are read from its ids."""
-        view, sampled = conversation.messages[position], conversation.sampled
-        if view.index >= 0 or sampled is None:
-            return view.calls
-        if "calls" not in conversation.memo:
-            offset = len(sampled.prompt_ids)
-            parser = self.create_parser(
-                sampled.grammar, ReasoningState.CLOSED, None, offset=offset, prompt_ids=sampled.prompt_ids
-            )
-            parser.feed(sampled.completion_ids)
-            found = parser.finish().tool_calls
-            conversation.memo["calls"] = [CallView(call.name, call.arguments, call.id) for call in found]
-        calls: list[CallView] = conversation.memo["calls"]
-        return calls
-
-    def _last(self, conversation: Conversation, what: str) -> int:
-        """Return the position of the last user message or the last final one, -1 where there is none."""
-        if what not in conversation.memo:
-            role = "assistant" if what == "final" else what
-            found = [n for n, view in enumerate(conversation.messages) if view.role == role and not view.calls]
-            conversation.memo[what] = found[-1] if found else -1
-        return int(conversation.memo[what])
-
-    def _last_control(self, conversation: Conversation) -> str:
-        """Return the last control token of the message that was being sampled."""
-        sampled = conversation.sampled
-        assert sampled is not None
-        names = {sampled.grammar.controls[token]: token for token in CONTROL_TOKENS}
-        for ids in (sampled.completion_ids, sampled.prompt_ids):
-            for token in reversed(ids):
-                if token in names:
-                    return names[token]
-        return END
+        return create_harmony_parser(grammar, prompt_ids, offset=offset)
 
     def _system_text(self, has_functions: bool) -> str:
         options = self.options
@@ -296,23 +252,6 @@ class HarmonyFormat(ChatFormat):
             out.control(CHANNEL)
             out.text(channel)
         out.control(MESSAGE)
-
-
-def _last_message(grammar: Grammar, ids: Sequence[int]) -> Sequence[int]:
-    """Return the ids from the last start of a message on."""
-    start = grammar.controls[START]
-    found = next((n for n in range(len(ids) - 1, -1, -1) if ids[n] == start), None)
-    return () if found is None else ids[found:]
-
-
-def _holds_analysis(grammar: Grammar, ids: Sequence[int]) -> bool:
-    """Whether any message of the channel `analysis` stands in the ids (the name may be sampled in several tokens)."""
-    channel, size = grammar.controls[CHANNEL], len(grammar.token_bytes)
-    for place in (n for n, token in enumerate(ids) if token == channel):
-        name = b"".join(grammar.token_bytes[token] for token in ids[place + 1 : place + 9] if 0 <= token < size)
-        if read_header(CHANNEL + name.decode("utf-8", "replace").split("<|")[0]).channel == "analysis":
-            return True
-    return False
 
 
 def create_gpt_oss(tokenizer: Tokenizer, options: GptOssOptions) -> ChatRenderer:

@@ -9,6 +9,7 @@ from prl.render import Conversation, MessageView, Writer, bad_message, dump_json
 from prl.types import ToolSpec
 from prl_renderer_gpt_oss import template_declarations
 from prl_renderer_gpt_oss.format import HarmonyFormat
+from prl_renderer_gpt_oss.history import calls_at
 from prl_renderer_gpt_oss.tokens import CALL, CHANNEL, END, MESSAGE, START
 
 _MARKUP = ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>")
@@ -90,5 +91,5 @@ class TemplateFormat(HarmonyFormat):
     def called_function(self, conversation: Conversation, position: int) -> str | None:
         """Return the first function of the turn before; the template looks at nothing else."""
         turn = next((n for n in range(position - 1, -1, -1) if conversation.role(n) == "assistant"), None)
-        calls = self._calls(conversation, turn) if turn is not None else ()
+        calls = calls_at(conversation, turn) if turn is not None else ()
         return calls[0].name if calls else None

@@ -29,6 +29,7 @@ RANK_HEADER = "X-data-parallel-rank"
 TRANSIENT = frozenset({429, 502, 503, 504})
 LONGEST_PAUSE = 10.0  # seconds
 HEALTH_SECONDS = 10.0
+LOAD_SECONDS = 1800.0  # a load waits for what runs, and reads many gigabytes: `timeout` is not meant for it
 KEEP_ALIVE = 4.0  # seconds; less than the 5 of uvicorn, which vLLM keeps too: the server must not be first to close
 
 
@@ -58,6 +59,7 @@ class HttpEngineClient:
         self._aiohttp = _import_aiohttp()
         self.base_url = base_url.rstrip("/")
         self._timeout = self._aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
+        self._load_timeout = self._aiohttp.ClientTimeout(total=LOAD_SECONDS, sock_connect=connect_timeout)
         self._retries = retries
         self._backoff = backoff
         self._headers = {"Content-Type": "application/json", **_rank(data_parallel_rank), **(headers or {})}
@@ -121,7 +123,9 @@ class HttpEngineClient:
 
     async def load_weights(self, directory: str, version: int) -> None:
         """Load a published safetensors directory, which the engine must be able to read, between requests."""
-        answer = await self._post("/v1/weights", {"directory": directory, "version": version})
+        data = msgspec.json.encode({"directory": directory, "version": version})
+        raw = await self._send("POST", "/v1/weights", data, timeout=self._load_timeout)
+        answer = wire.decode_object(raw, self._where("/v1/weights"))
         if answer.get("weight_version") != version:
             raise wire.malformed(
                 f"weights {version} were sent, the engine says it serves {answer.get('weight_version')}",
@@ -135,7 +139,12 @@ class HttpEngineClient:
             await session.close()
 
     async def _send(
-        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: Any = None,
     ) -> bytes:
         """Return the body of a 200 answer, trying again what may pass."""
         failure: EngineError
@@ -143,9 +152,9 @@ class HttpEngineClient:
             if attempt:
                 await asyncio.sleep(retry_pause(self._backoff, attempt))
             try:
-                status, answer = await self._once(method, path, body, headers or {})
+                status, answer = await self._once(method, path, body, headers or {}, timeout)
             except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
-                failure = self._unreached(path, error, attempt + 1)
+                failure = self._unreached(path, error, attempt + 1, timeout or self._timeout)
                 failure.__cause__ = error
                 continue
             if status == 200:
@@ -155,8 +164,12 @@ class HttpEngineClient:
                 break
         raise failure
 
-    async def _once(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> tuple[int, bytes]:
-        async with self._session().request(method, self.base_url + path, data=body, headers=headers) as response:
+    async def _once(
+        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: Any = None
+    ) -> tuple[int, bytes]:
+        async with self._session().request(
+            method, self.base_url + path, data=body, headers=headers, timeout=timeout or self._timeout
+        ) as response:
             return response.status, await response.read()
 
     def _session(self) -> Any:
@@ -173,11 +186,11 @@ class HttpEngineClient:
     def _where(self, path: str) -> str:
         return f"engine at {self.base_url}, {path}"
 
-    def _unreached(self, path: str, error: BaseException, tries: int) -> EngineUnavailableError:
+    def _unreached(self, path: str, error: BaseException, tries: int, timeout: Any) -> EngineUnavailableError:
         """Return what a failed try means: a slow engine is still there, one that breaks connections may not be."""
         if isinstance(error, TimeoutError) and not isinstance(error, self._aiohttp.ClientConnectionError):
             return EngineUnavailableError(
-                f"the engine did not answer within {self._timeout.total} s ({tries} tries)",
+                f"the engine did not answer within {timeout.total} s ({tries} tries)",
                 where=self._where(path),
                 next_step="raise the client's timeout, or give the engine less to do at once",
             )

@@ -6,6 +6,7 @@ ever (tool and reasoning parsers need them), and then the ids take the place of 
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from prl_engine_vllm.errors import EngineFailedError, InvalidFieldsError, Unknow
 from .answers import check_finished, single_version
 from .http import json_response, while_connected
 from .limits import Limits
+from .retries import RetryBook
 from .schemas import Body, Ids
 from .state import WeightState
 from .vllm_api import Vllm
@@ -56,6 +58,8 @@ class ChatService:
         self._state = state
         self._serving = None if serving is None else _with_ids_and_versions(serving)
         self._request_class = request_class
+        self._book = RetryBook()
+        self._refuses: tuple[type[Exception], ...] = (*vllm.rejects, *STUMBLES)
 
     async def answer(self, request: Request, data: bytes, *, tokens: bool) -> Response:
         """Return the chat answer; with `tokens`, the body names its prompt's ids. Raise the `EngineError` family."""
@@ -63,6 +67,31 @@ class ChatService:
         body = _object(data)
         ids = self._take_ids(body) if tokens else None
         chat = self._parsed(body, where)
+        self._check(chat, where)
+        if ids is not None:
+            chat.return_token_ids = chat.logprobs = True
+        exchange = _Exchange(ids)
+        if chat.stream:
+            stream = await while_connected(request, self._create(chat, request, exchange, where))
+            return StreamingResponse(stream, media_type="text/event-stream")
+        # a retry of the same request id gets the same answer
+        work = self._book.answer(
+            body.get("request_id"),
+            hashlib.sha256(where.encode() + data).digest(),
+            lambda: self._whole_answer(chat, request, exchange, where),
+        )
+        return json_response(await while_connected(request, work))
+
+    async def _whole_answer(self, chat: Any, request: Request, exchange: _Exchange, where: str) -> dict[str, Any]:
+        result = await self._create(chat, request, exchange, where)
+        for choice in result.choices:
+            if choice.finish_reason == "abort":
+                check_finished(choice.finish_reason, where)
+        answer: dict[str, Any] = result.model_dump()
+        return answer | {"weight_version": exchange.weight_version}
+
+    def _check(self, chat: Any, where: str) -> None:
+        """Raise the typed error of a chat that this server cannot or must not pass on."""
         self._state.check()
         if chat.use_beam_search:
             raise InvalidFieldsError.with_fields([("use_beam_search", "Beam search has no sampling policy")], where)
@@ -74,16 +103,6 @@ class ChatService:
                 where=where,
                 next_step="start it with a tokenizer, or use /v1/generate",
             )
-        if ids is not None:
-            chat.return_token_ids = chat.logprobs = True
-        exchange = _Exchange(ids)
-        result = await while_connected(request, self._create(chat, request, exchange, where))
-        if isinstance(result, AsyncIterator):
-            return StreamingResponse(result, media_type="text/event-stream")
-        for choice in result.choices:
-            if choice.finish_reason == "abort":
-                check_finished(choice.finish_reason, where)
-        return json_response(result.model_dump() | {"weight_version": exchange.weight_version})
 
     def _take_ids(self, body: dict[str, Any]) -> list[int]:
         if "tokens" not in body:
@@ -109,7 +128,7 @@ class ChatService:
             return self._request_class.model_validate(body)
         except ValidationError as error:
             raise InvalidFieldsError.of(error, where) from error
-        except (*self._vllm.rejects, *STUMBLES) as error:
+        except self._refuses as error:
             raise InvalidFieldsError.with_fields([("body", f"vLLM cannot read it: {error}")], where) from error
 
     async def _create(self, chat: Any, request: Request, exchange: _Exchange, where: str) -> Any:
@@ -122,7 +141,7 @@ class ChatService:
             ) from error
         except self._vllm.fails as error:
             raise EngineFailedError(f"vLLM failed: {error}", where=where, next_step="read the server's log") from error
-        except (*self._vllm.rejects, *STUMBLES) as error:
+        except self._refuses as error:
             raise _refused(f"vLLM cannot use the request: {error}", 400, where) from error
         failed = getattr(result, "error", None)
         if failed is not None:

@@ -43,7 +43,7 @@ class GenerateService:
         self._limits.check_ids(body.stop_token_ids, "stop_token_ids")
         self._limits.check_scoring(body.prompt_logprobs)
         return await self._book.answer(
-            body.request_id, _fingerprint(body, rank), lambda: self._run(body, rank, adapter, headers)
+            body.request_id, _fingerprint(body), lambda: self._run(body, rank, adapter, headers)
         )
 
     async def adapter(self, model: str) -> Any:
@@ -135,5 +135,6 @@ def _repeated(output: Any, n: int) -> Any:
     return output
 
 
-def _fingerprint(body: GenerateBody, rank: int | None) -> bytes:
-    return hashlib.sha256(f"{rank} {body.model_dump_json()}".encode()).digest()
+def _fingerprint(body: GenerateBody) -> bytes:
+    """Return what a retry must repeat; not the rank: a client may try again on another one."""
+    return hashlib.sha256(body.model_dump_json().encode()).digest()

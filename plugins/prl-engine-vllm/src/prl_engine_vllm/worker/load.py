@@ -46,13 +46,16 @@ class WorkerMethods:
 def load(runner: Any, tensors: Callable[[], Iterator[tuple[str, Any]]], *, is_cpu: bool) -> None:
     """Reload a model runner's weights; raise what failed, after making the model whole again."""
     model = runner.get_model()
+    if is_cpu:
+        _forget_packed_experts(model)
     try:
         runner.reload_weights(weights_iterator=tensors())
     except BaseException:
         _abandon(model, runner.model_config)
         raise
     finally:
-        pass
+        if is_cpu:
+            _pack_heads(model)
 
 
 def _abandon(model: Any, model_config: Any) -> None:

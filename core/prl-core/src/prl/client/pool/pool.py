@@ -56,7 +56,8 @@ class EnginePool:
     async def health(self) -> bool:
         """Whether any engine takes work; waits a moment for one to come in."""
         with contextlib.suppress(TimeoutError, EngineUnavailableError):
-            await asyncio.wait_for(self._any_ready(), 0.5)
+            async with asyncio.timeout(0.5):
+                await self._any_ready()
         return self._roster.lanes.is_open
 
     async def models(self) -> list[dict[str, Any]]:

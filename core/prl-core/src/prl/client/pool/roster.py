@@ -200,7 +200,9 @@ class Roster:
         """Return once the engine was given up."""
         while not member.disturbed.is_set():
             try:
-                await asyncio.wait_for(member.disturbed.wait(), self.settings.health_interval)
+                # not wait_for: in Python 3.11 it can lose the cancellation that ends this task
+                async with asyncio.timeout(self.settings.health_interval):
+                    await member.disturbed.wait()
             except TimeoutError:
                 if not await member.is_well():
                     self.give_up(member, _unwell(member), member.epoch)
