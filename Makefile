@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV ?= .venv
 PY := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
+VLLM_VENV ?= .venv-vllm
+VLLM_STAMP := $(VLLM_VENV)/prl-stamp
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install -c constraints.txt
 PYTEST_ARGS ?=
@@ -15,15 +17,17 @@ OTHERS := $(filter-out $(WORKSPACE),$(patsubst %/pyproject.toml,%,$(wildcard plu
 ALL_DISTS := $(WORKSPACE) $(OTHERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench docs dist clean
+.PHONY: help demo test lint format bench docs dist vllm-env clean
 
 help:  ## list these targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(STAMPS)/run  ## install, train a small model on a tool game, say where the outputs are
 	$(VENV)/bin/prl rl -c docs/examples/quickstart.toml
 
 test: $(STAMPS)/test  ## install what tests need and run every test
+	@$(MAKE) --no-print-directory vllm-env || \
+	  echo "make: no vLLM environment; next: the tests of prl-engine-vllm that need a real server are skipped" >&2
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMPS)/test  ## style, types, import rules, sizes of modules and functions
@@ -49,8 +53,10 @@ dist: $(STAMPS)/run  ## build the wheels of all distributions into dist/
 	for folder in $(ALL_DISTS); do $(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist $$folder || exit 1; done
 	@ls -1 dist
 
+vllm-env: $(VLLM_STAMP)  ## a second environment with the CPU build of vLLM, for the tests of prl-engine-vllm
+
 clean:  ## remove what this file made, and every cache
-	rm -rf $(VENV) dist runs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) dist runs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -73,4 +79,16 @@ $(STAMPS)/test: $(STAMPS)/run tests/requirements.txt tests/requirements-data.txt
 
 $(STAMPS)/bench: $(STAMPS)/test tests/benchmarks/requirements.txt
 	$(INSTALL) -r tests/benchmarks/requirements.txt
+	@touch $@
+
+# vLLM pins its own torch, so it lives in an environment of its own. The overridden packages have no CPU build and are not used.
+# uv resolves its many pins in seconds; byte code is compiled now, since every start of a server would pay for it later.
+$(VLLM_STAMP): $(STAMPS)/test core/prl-core/pyproject.toml plugins/prl-engine-vllm/pyproject.toml
+	$(INSTALL) uv
+	printf '%s ; python_version < "3"\n' torchvision torchaudio torchcodec triton > $(STAMPS)/vllm-overrides.txt
+	$(VENV)/bin/uv venv --quiet --clear --python $(PY) $(VLLM_VENV)
+	UV_FIND_LINKS="$$PIP_FIND_LINKS" $(VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --compile-bytecode \
+	  --override $(STAMPS)/vllm-overrides.txt -r tests/requirements-vllm.txt
+	$(VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --no-build-isolation \
+	  -e core/prl-core -e plugins/prl-engine-vllm
 	@touch $@

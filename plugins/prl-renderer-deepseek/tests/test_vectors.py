@@ -68,6 +68,35 @@ def test_v3_has_no_reasoning_and_r1_drops_it(name: str, text: str) -> None:
     assert renderer(name).render_ids(SUMS, add_generation_prompt=True) == ids_of(name, text)
 
 
+@pytest.mark.parametrize(("name", "kept"), [("deepseek-r1", "c"), ("deepseek-v3.1", "b</think>c")])
+def test_reasoning_ends_at_the_first_marker_in_v31_and_at_the_last_in_r1(name: str, kept: str) -> None:
+    """A model that quotes the marker loses its answer in one of them, as the vendor's templates have it."""
+    talk: list[Any] = [SUMS[0], {"role": "assistant", "content": "a</think>b</think>c"}]
+    opening = "<｜Assistant｜>" + ("</think>" if name == "deepseek-v3.1" else "")
+    assert renderer(name).render_ids(talk) == ids_of(name, f"{BOS}<｜User｜>2+2?{opening}{kept}{EOS}")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (1e-4, "0.0001"),
+        (1.234e-05, "0.00001234"),
+        (1e-6, "1e-6"),
+        (1.5e-07, "1.5e-7"),
+        (1e16, "1e+16"),
+        (2.0, "2.0"),
+        (12345678901234567890, "12345678901234567890"),
+        (10**25, "1e+25"),
+        ([1e-5, {"ü": None}], '[0.00001, {"ü": null}]'),
+    ],
+)
+def test_numbers_in_v4_calls_are_written_as_the_encoder_does(value: Any, text: str) -> None:
+    """One number in Python's form changes every token behind it."""
+    turn = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": {"x": value}}}]}
+    ids = renderer("deepseek-v4").render_ids([SUMS[0], turn])
+    assert f'name="x" string="false">{text}</｜DSML｜parameter>' in text_of("deepseek-v4", ids)
+
+
 DEPTH: list[Any] = [
     {"role": "user", "content": "How deep?"},
     {"role": "assistant", "reasoning_content": "recall", "content": "30 m"},

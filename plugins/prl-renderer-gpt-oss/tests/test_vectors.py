@@ -100,6 +100,7 @@ SEEK = "<|channel|>analysis<|message|>Search.<|end|><|start|>assistant"
         "<|channel|>analysis to=functions.seek code",
         "<|channel|>commentary to=functions.seek<|constrain|>json",
         "<|channel|>commentary to=functions.seek",
+        "<|channel|>commentary functions.seek <|constrain|>json",
         " to=functions.seek",
     ],
 )
@@ -229,6 +230,29 @@ def test_results_find_their_function_by_id_in_any_order() -> None:
     text = real_tokenizer("gpt-oss").decode(renderer().render_ids(talk))
     header = "to=assistant<|channel|>commentary<|message|>"
     assert text.endswith(f"<|start|>functions.right {header}R<|end|><|start|>functions.left {header}L<|end|>")
+
+
+def test_results_without_id_and_name_answer_the_calls_in_their_order() -> None:
+    """Some clients send neither; the second result under the first name answers the wrong question."""
+    calls = [{"function": {"name": name, "arguments": {}}} for name in ("left", "right")]
+    results: list[Any] = [{"role": "tool", "content": text} for text in ("L", "R")]
+    turn: Any = {"role": "assistant", "content": None, "tool_calls": calls}
+    text = real_tokenizer("gpt-oss").decode(renderer().render_ids([TALK[0], turn, *results]))
+    header = "to=assistant<|channel|>commentary<|message|>"
+    assert text.endswith(f"<|start|>functions.left {header}L<|end|><|start|>functions.right {header}R<|end|>")
+    with pytest.raises(RenderError, match="message 4"):
+        renderer().render_ids([TALK[0], turn, *results, results[0]])
+
+
+def test_messages_of_one_kind_are_joined_by_a_line_feed() -> None:
+    """Two thoughts in one word, or a preamble that runs into the answer."""
+    completion = (
+        "<|channel|>analysis<|message|>One<|end|><|start|>assistant<|channel|>commentary<|message|>Wait.<|end|>"
+        "<|start|>assistant<|channel|>analysis<|message|>two<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>Three.<|return|>"
+    )
+    parsed = renderer().parse_response(ids_of(completion))
+    assert (parsed.reasoning_content, parsed.content) == ("One\ntwo", "Wait.\nThree.")
 
 
 def test_a_result_without_any_call_is_refused() -> None:

@@ -129,31 +129,6 @@ async def test_a_rollout_finds_its_engine_again_in_any_order_of_turns(servers: S
         assert [rollout.url for rollout in rollouts] == first
 
 
-async def test_a_waiting_rollout_gets_its_own_engine_back(servers: Servers, pool_of: Pools) -> None:
-    """With every engine full, first come first served alone would move each rollout at each turn."""
-    quick, slow = await servers(2)
-    quick.delay, slow.delay = 0.02, 0.05
-    pool = pool_of([quick, slow], max_concurrency=1)
-    await pool.models()
-    await until(lambda: all_ready(pool))
-    rollouts = [pool.for_rollout() for _ in range(4)]
-    await asyncio.gather(rollouts[0].generate(REQUEST), rollouts[1].generate(REQUEST))
-    first = [rollout.url for rollout in rollouts[:2]]
-    urls: list[list[str | None]] = [[] for _ in rollouts]
-    busy = asyncio.create_task(asyncio.sleep(0.6))
-
-    async def play(number: int) -> None:
-        while not busy.done():
-            await rollouts[number].generate(REQUEST)
-            urls[number].append(rollouts[number].url)
-
-    await asyncio.gather(*(play(number) for number in range(4)))
-    assert sorted(str(url) for url in first) == sorted([quick.url, slow.url])
-    for number, went in enumerate(urls):
-        assert len(went) >= 3
-        assert set(went[:-1]) == {went[0]}, f"rollout {number} went {went}"
-
-
 async def test_data_parallel_ranks_are_lanes_of_one_engine(servers: Servers, pool_of: Pools) -> None:
     [engine] = await servers(1)
     engine.delay = 0.01

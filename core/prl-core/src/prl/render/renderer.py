@@ -22,6 +22,8 @@ from prl.types import (
     ToolSpec,
 )
 
+_SAMPLED = int(Kind.SAMPLED)
+
 
 class ChatRenderer(BaseRenderer):
     """One format on one tokenizer. Thread-safe; holds no conversation."""
@@ -196,9 +198,9 @@ def unsample_prompt(pieces: list[Piece], start: int, prompt: Sequence[Piece]) ->
     position = start
     for expected in prompt:
         piece = pieces[position] if position < len(pieces) else None
-        if piece is None or piece.control != expected.control or not piece.text.startswith(expected.text):
+        if piece is None or piece[0] != expected[0] or not piece[1].startswith(expected[1]):
             return
-        if len(piece.text) > len(expected.text):
+        if len(piece[1]) > len(expected[1]):
             if expected is not prompt[-1]:
                 return
             pieces[position : position + 1] = [
@@ -207,7 +209,8 @@ def unsample_prompt(pieces: list[Piece], start: int, prompt: Sequence[Piece]) ->
             ]
         position += 1
     for n in range(start, position):
-        pieces[n] = pieces[n]._replace(kind=pieces[n].kind & ~Kind.SAMPLED)
+        if pieces[n][3] & _SAMPLED:
+            pieces[n] = pieces[n]._replace(kind=pieces[n].kind & ~_SAMPLED)
 
 
 def control_ids(name: str, tokenizer: Tokenizer, tokens: Sequence[str]) -> dict[str, int]:

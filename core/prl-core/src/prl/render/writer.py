@@ -32,13 +32,14 @@ _new = tuple.__new__  # a third of the cost of Piece(...), which a render pays t
 class Writer:
     """Collects pieces. One writer writes one conversation."""
 
-    __slots__ = ("_controls", "_kind", "_literal", "_owner", "_pattern", "_policy", "_role", "pieces")
+    __slots__ = ("_controls", "_kind", "_literal", "_owner", "_pattern", "_policy", "_refuses", "_role", "pieces")
 
     def __init__(self, controls: Mapping[str, int], policy: str | None, pattern: re.Pattern[str] | None) -> None:
         self.pieces: list[Piece] = []
         self._controls = controls
         self._policy = policy
         self._pattern = pattern
+        self._refuses = policy == "error"
         self._owner = NO_MESSAGE
         self._role = ""
         self._kind = _SCAFFOLD
@@ -72,7 +73,8 @@ class Writer:
 
     def content(self, text: str) -> None:
         """Write a message's own text under the control-token policy of its role."""
-        self._check(text)
+        if self._refuses:
+            self._check(text)
         self._add(text, self._kind | _CONTENT, self._literal)
 
     def value(self, text: str) -> None:
@@ -80,7 +82,8 @@ class Writer:
 
         Not counted as content.
         """
-        self._check(text)
+        if self._refuses:
+            self._check(text)
         self._add(text, self._kind, self._literal)
 
     def _add(self, text: str, kind: int, literal: bool) -> None:
@@ -89,18 +92,17 @@ class Writer:
             return
         pieces = self.pieces
         if pieces:
-            last = pieces[-1]
-            if last[0] < 0 and last[3] == kind and last[2] == self._owner and last[4] is literal:
-                pieces[-1] = _new(Piece, (-1, last[1] + text, self._owner, kind, literal))
+            control, before, owner, last_kind, last_literal = pieces[-1]
+            if control < 0 and last_kind == kind and owner == self._owner and last_literal is literal:
+                pieces[-1] = _new(Piece, (-1, before + text, owner, kind, literal))
                 return
         pieces.append(_new(Piece, (-1, text, self._owner, kind, literal)))
 
     def _check(self, text: str) -> None:
-        if self._policy == "error" and self._pattern is not None:
-            found = self._pattern.search(text)
-            if found:
-                raise bad_message(
-                    self._owner,
-                    f"spells the control token {found.group()!r} in its {self._role} text",
-                    "remove it, or set content_tokens to 'literal' (text stays text) or 'template' (as the vendor)",
-                )
+        found = self._pattern.search(text) if self._pattern is not None else None
+        if found:
+            raise bad_message(
+                self._owner,
+                f"spells the control token {found.group()!r} in its {self._role} text",
+                "remove it, or set content_tokens to 'literal' (text stays text) or 'template' (as the vendor)",
+            )
