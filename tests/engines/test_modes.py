@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fixtures.environments import ROOT
@@ -49,19 +50,32 @@ def test_breaks_show_in_the_mode_that_renders_anew(tmp_path: Path, mode: str, br
     assert max(row["max_logprob_diff"] for row in rows) < 1e-3
 
 
-def test_a_run_over_two_engines_updates_the_weights_of_both(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model of a run, which servers of a later run begin with."""
+    folder = tmp_path_factory.mktemp("first")
+    run(folder, "orchestrator.steps=1")
+    return folder / "run" / "model"
+
+
+OPTIONS: dict[str, Any] = {"served_model_name": None, "max_model_len": 256, "dtype": "float32"}
+
+
+def test_a_run_over_two_engines_updates_the_weights_of_both(tmp_path: Path, model: Path) -> None:
     """`engine.base_urls` is all that a run needs to use several engines."""
-    model = tmp_path / "first" / "run" / "model"
-    (tmp_path / "first").mkdir()
-    run(tmp_path / "first", "orchestrator.steps=1")
-    options = {"served_model_name": None, "max_model_len": 256, "dtype": "float32"}
-    with local_server(model, **options) as one, local_server(model, **options) as two:
-        (tmp_path / "second").mkdir()
-        urls = f"engine.base_urls=['{one.url}', '{two.url}']"
-        rows = run(tmp_path / "second", urls, "engine.max_concurrency=4")
+    with local_server(model, **OPTIONS) as one, local_server(model, **OPTIONS) as two:
+        rows = run(tmp_path, f"engine.base_urls=['{one.url}', '{two.url}']", "engine.max_concurrency=4")
         counts = [server.engine.core.scheduler.counters.sampled_tokens for server in (one, two)]
         versions = [server.engine.core.scheduler.weight_version for server in (one, two)]
     assert [row["breaks"] for row in rows] == [0.0, 0.0]
     assert max(row["max_logprob_diff"] for row in rows) < 1e-3
     assert min(counts) > 0, "both engines worked"
     assert versions == [2, 2]
+
+
+def test_a_run_finds_its_engines_by_name(tmp_path: Path, model: Path) -> None:
+    """With the system's own resolver; an address of the name where no engine listens does no harm."""
+    with local_server(model, **OPTIONS) as server:
+        rows = run(tmp_path, f"engine.dns=localhost:{server.port}", "orchestrator.steps=1")
+        assert server.engine.core.scheduler.weight_version == 1
+    assert rows[0]["max_logprob_diff"] < 1e-3

@@ -29,6 +29,10 @@ async def waiting(made: Dispatcher, preferred: Lane | None, patience: float = 5.
     return task
 
 
+async def soon(task: asyncio.Task[Lane]) -> Lane:
+    return await asyncio.wait_for(task, 2)
+
+
 async def test_the_least_loaded_lane_is_taken_and_equals_take_turns() -> None:
     one, two = lanes(2, limit=None)
     made = dispatcher(one, two)
@@ -46,11 +50,11 @@ async def test_a_freed_lane_goes_to_its_own_rollouts_first() -> None:
         await made.take(None, 1)
     of_two, of_one, of_any = [await waiting(made, preferred) for preferred in (two, one, None)]
     made.give_back(one)
-    assert await of_one is one
+    assert await soon(of_one) is one
     made.give_back(two)
-    assert await of_two is two
+    assert await soon(of_two) is two
     made.give_back(two)
-    assert await of_any is two
+    assert await soon(of_any) is two
 
 
 async def test_no_lane_idles_while_anyone_waits() -> None:
@@ -60,7 +64,7 @@ async def test_no_lane_idles_while_anyone_waits() -> None:
         await made.take(None, 1)
     of_two = await waiting(made, two)
     made.give_back(one)
-    assert await of_two is one
+    assert await soon(of_two) is one
 
 
 async def test_who_waits_for_a_lane_that_closed_is_served_in_order() -> None:
@@ -71,12 +75,12 @@ async def test_who_waits_for_a_lane_that_closed_is_served_in_order() -> None:
     of_two, of_one = [await waiting(made, preferred) for preferred in (two, one)]
     made.close([two])
     made.give_back(one)
-    assert await of_two is one
+    assert await soon(of_two) is one
     made.give_back(two)
     await asyncio.sleep(0)
     assert not of_one.done(), "a closed lane gets no more work"
     made.open([two])
-    assert await of_one is two
+    assert await soon(of_one) is two
 
 
 async def test_one_that_gives_up_leaves_no_hole() -> None:
@@ -87,7 +91,7 @@ async def test_one_that_gives_up_leaves_no_hole() -> None:
     first.cancel()
     await asyncio.sleep(0)
     made.give_back(lane)
-    assert await second is lane
+    assert await soon(second) is lane
     assert made.waiting == 1
     made.give_back(lane)
     third.cancel()  # it was given the lane in the same moment

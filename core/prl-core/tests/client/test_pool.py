@@ -108,7 +108,8 @@ async def test_no_engine_runs_more_than_its_limit_and_nothing_that_waits_is_lost
     for engine in engines:
         engine.delay = 0.01
     pool = pool_of(engines, max_concurrency=3)
-    answers = await asyncio.gather(*(pool.generate(REQUEST) for _ in range(40)))
+    async with asyncio.timeout(20):
+        answers = await asyncio.gather(*(pool.generate(REQUEST) for _ in range(40)))
     assert len(answers) == 40
     assert [engine.most_running for engine in engines] == [3, 3]
     assert all(one.active == 0 for one in pool.status())
@@ -218,6 +219,24 @@ async def test_an_engine_restarted_between_two_health_checks_is_found_out_by_its
     assert (await pool.generate(REQUEST)).weight_version == 4
     assert engine.loads == [4, 4]
     assert len(engine.requests) == 2, "the answer of the other weights was thrown away"
+
+
+async def test_what_began_before_an_engine_came_back_does_not_take_it_out_again(
+    servers: Servers, pool_of: Pools
+) -> None:
+    """A hundred requests that one crash broke must not cost a hundred reloads."""
+    [engine] = await servers(1)
+    pool = pool_of([engine])
+    await pool.load_weights("/w/1", 1)
+
+    async def reset_later(request: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await fake.reset(request)
+
+    engine.faults = [reset_later, reset_later, fake.reset]
+    answers = await asyncio.gather(*(pool.generate(REQUEST) for _ in range(3)))
+    assert {answer.weight_version for answer in answers} == {1}
+    assert engine.loads == [1, 1]
 
 
 async def test_503_does_not_cost_a_healthy_engine_a_reload(servers: Servers, pool_of: Pools) -> None:

@@ -191,6 +191,24 @@ async def test_only_a_template_that_drops_what_was_sampled_costs_a_break(
         assert second.prompt_ids == [*first.prompt_ids, *said("Yo"), NEWLINE, *new]
 
 
+async def test_a_template_that_drops_an_earlier_turns_reasoning_costs_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last turn may be as it was, and the history before it rewritten all the same."""
+    server = ThinkingServer(said("Yo"), said("ok"), said("ok"))
+    plain = server.chat
+
+    async def chat(body: dict[str, Any]) -> dict[str, Any]:
+        answer = await plain(body)
+        answer["choices"][0]["message"]["reasoning_content"] = "hm"
+        return answer
+
+    monkeypatch.setattr(server, "chat", chat)
+    session = create_token_mode(server).session(model="m")
+    await session.turn([HI], SAMPLING)
+    await session.turn([TOOL], SAMPLING)
+    await session.turn([GO], SAMPLING)
+    assert [route for route, _ in server.asked] == ["chat", "tokens", "chat"]
+
+
 async def test_an_overlong_prompt_leaves_the_session_as_it_was() -> None:
     server = ChatServer(said("Yo"), PromptTooLongError("too long"), said("ok"))
     session = create_token_mode(server).session(model="m")

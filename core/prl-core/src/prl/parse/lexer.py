@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from prl.parse.grammar import Grammar, Mark
@@ -19,6 +20,9 @@ class Event(NamedTuple):
     text: str
     position: int
     end: int
+
+
+_new = tuple.__new__  # half the cost of Event(...)
 
 
 class Lexer:
@@ -46,7 +50,7 @@ class Lexer:
                 self._text(events, spelled[begin:position], begin, final=True)
             mark, text = marks[ids[position]]
             place = self.position + position
-            events.append(Event(mark, text, place, place + 1))
+            events.append(_new(Event, (mark, text, place, place + 1)))
             begin = position + 1
         if begin < len(spelled):
             self._text(events, spelled[begin:], begin, final=False)
@@ -54,11 +58,13 @@ class Lexer:
         self.position += len(ids)
         return events
 
-    def _spell(self, ids: Sequence[int]) -> list[bytes]:
+    def _spell(self, ids: Sequence[int]) -> Sequence[bytes]:
+        """Return the bytes of every id."""
         table = self._grammar.token_bytes
         try:
-            if not ids or min(ids) >= 0:
-                return [table[token] for token in ids]
+            if len(ids) > 1 and min(ids) >= 0:
+                spelled: tuple[bytes, ...] = itemgetter(*ids)(table)  # one call for all of them
+                return spelled
         except IndexError:
             pass
         return [table[token] if 0 <= token < len(table) else _UNKNOWN for token in ids]
@@ -69,7 +75,7 @@ class Lexer:
         self._text(events, [], 0, final=True)
         return events
 
-    def _text(self, events: list[Event], spelled: list[bytes], begin: int, *, final: bool) -> None:
+    def _text(self, events: list[Event], spelled: Sequence[bytes], begin: int, *, final: bool) -> None:
         """Decode a stretch of ordinary tokens.
 
         Only where markers are spelled in text does each character need its token.
@@ -79,7 +85,7 @@ class Lexer:
         if self._grammar.text_pattern is None:
             text = self._decoder.decode(b"".join(spelled), final)
             if text:
-                events.append(Event(None, text, position, position + len(spelled)))
+                events.append(_new(Event, (None, text, position, position + len(spelled))))
             return
         for n, data in enumerate(spelled):
             self._hold(self._decoder.decode(data), position + n)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from typing import Literal
 
 from prl.parse.grammar import Grammar, Mark, ReasoningState
 from prl.parse.lexer import Event, Lexer
@@ -21,10 +22,14 @@ class _State(Enum):
     DONE = "done"
 
 
+# Bound once: an attribute of an enum costs as much as a step's own work.
+_UNDECIDED, _REASONING, _CONTENT, _IN_CALL, _DONE = _State
+_THINK, _END_THINK, _BEGIN_CALL, _END_CALL, _STOP = Mark
+
 _BEGIN = {
-    ReasoningState.OPEN: _State.REASONING,
-    ReasoningState.CLOSED: _State.CONTENT,
-    ReasoningState.UNDECIDED: _State.UNDECIDED,
+    ReasoningState.OPEN: _REASONING,
+    ReasoningState.CLOSED: _CONTENT,
+    ReasoningState.UNDECIDED: _UNDECIDED,
 }
 
 
@@ -69,13 +74,13 @@ class CompletionParser:
 
     def feed(self, ids: Sequence[int]) -> list[ParseDelta]:
         """Take the next ids; return what became certain."""
-        if self._state is not _State.DONE:
+        if self._state is not _DONE:
             self._handle(self._lexer.feed(ids))
         return self._take_deltas()
 
     def finish(self) -> ParsedResponse:
         """End the completion; return the whole message. Deltas that only the end decides are in `last_deltas`."""
-        if self._state is not _State.DONE:
+        if self._state is not _DONE:
             self._handle(self._lexer.finish())
             self._end()
         self.last_deltas = self._take_deltas()
@@ -94,39 +99,39 @@ class CompletionParser:
                 self._step(self._queue.popleft())
 
     def _step(self, event: Event) -> None:
-        if self._state is _State.DONE:
+        if self._state is _DONE:
             return
-        if self._state is _State.CALL:
+        if self._state is _IN_CALL:
             self._in_call(event)
         elif event.mark is None:
             self._text(event.text)
-        elif event.mark is Mark.STOP:
+        elif event.mark is _STOP:
             self._end()
-        elif event.mark is Mark.CALL and self._may_call():
+        elif event.mark is _BEGIN_CALL and self._may_call():
             self._open_call(event)
-        elif event.mark is Mark.THINK and self._may_think():
+        elif event.mark is _THINK and self._may_think():
             self._open_reasoning()
-        elif event.mark is Mark.END_THINK and self._state in (_State.REASONING, _State.UNDECIDED):
+        elif event.mark is _END_THINK and self._state in (_REASONING, _UNDECIDED):
             self._close_reasoning()
         else:
             self._text(event.text)
 
     def _text(self, text: str) -> None:
-        if self._state is _State.UNDECIDED:
+        if self._state is _UNDECIDED:
             self._pending.append(text)
-        elif self._state is _State.REASONING:
+        elif self._state is _REASONING:
             self._emit("reasoning", self._reasoning.add(text))
         else:
             self._emit("content", self._content.add(text))
 
     def _may_think(self) -> bool:
         """Reasoning may begin once: at the start of the turn, or where nothing has been decided yet."""
-        return not self._reasoned and (self._state is _State.UNDECIDED or not (self._content or self._calls))
+        return not self._reasoned and (self._state is _UNDECIDED or not (self._content or self._calls))
 
     def _may_call(self) -> bool:
         """Whether a marker opens a call: not where it is ordinary text, and the model still reasons."""
         codec = self._grammar.tool_codec
-        return codec is not None and not (self._state is _State.REASONING and hasattr(codec, "is_call"))
+        return codec is not None and not (self._state is _REASONING and hasattr(codec, "is_call"))
 
     def _open_reasoning(self) -> None:
         """Begin reasoning. Text before it is content; mere white space there belongs to nobody."""
@@ -139,16 +144,16 @@ class CompletionParser:
         codec = self._grammar.reasoning
         if codec is not None and codec.strip == "":
             self._reasoning.lead = codec.after_open
-        self._state = _State.REASONING
+        self._state = _REASONING
         self._reasoned, self._complete = True, False
 
     def _close_reasoning(self) -> None:
         """End reasoning by its marker; text that came without a beginning marker becomes reasoning."""
-        if self._state is _State.UNDECIDED:
+        if self._state is _UNDECIDED:
             self._emit("reasoning", self._reasoning.add("".join(self._pending)))
             self._pending.clear()
         self._leave_reasoning()
-        self._state = _State.CONTENT
+        self._state = _CONTENT
 
     def _leave_reasoning(self) -> None:
         codec = self._grammar.reasoning
@@ -163,22 +168,22 @@ class CompletionParser:
         codec = self._grammar.tool_codec
         assert codec is not None
         self._decide_content()
-        if self._state is _State.REASONING:
+        if self._state is _REASONING:
             self._leave_reasoning()
         self._region = CallRegion(codec, event)
-        self._state = _State.CALL
+        self._state = _IN_CALL
 
     def _in_call(self, event: Event) -> None:
         region = self._region
         assert region is not None
-        if event.mark is Mark.STOP:
+        if event.mark is _STOP:
             self._settle_call(then=event)
-        elif event.mark is Mark.END_CALL:
+        elif event.mark is _END_CALL:
             if region.ends_here(self._tools):
                 self._read_call(region, closed=event)
             elif not region.defer(event):
                 self._settle_call(then=None)
-        elif event.mark is Mark.CALL and region.ends_here(self._tools):
+        elif event.mark is _BEGIN_CALL and region.ends_here(self._tools):
             self._read_call(region, closed=None, end=event.position)
             self._queue.appendleft(event)
         else:
@@ -197,7 +202,7 @@ class CompletionParser:
 
     def _read_call(self, region: CallRegion, *, closed: Event | None, end: int = 0) -> None:
         """Turn a region into calls, or back into the text it is, and go back to content."""
-        self._region, self._state = None, _State.CONTENT
+        self._region, self._state = None, _CONTENT
         if not region.is_call:
             self._text(region.spelled(closed))
             return
@@ -216,26 +221,26 @@ class CompletionParser:
 
     def _end(self) -> None:
         """End the turn: by a stop token, or because the ids ran out."""
-        while self._state is _State.CALL:
+        while self._state is _IN_CALL:
             self._settle_call(then=None)
             while self._queue:
                 self._step(self._queue.popleft())
         self._decide_content()
-        if self._state is _State.REASONING:
+        if self._state is _REASONING:
             self._emit("reasoning", self._reasoning.end(blank=False))
         self._emit("content", self._content.end())
         self._queue.clear()
-        self._state = _State.DONE
+        self._state = _DONE
 
     def _decide_content(self) -> None:
-        if self._state is _State.UNDECIDED:
-            self._state = _State.CONTENT
+        if self._state is _UNDECIDED:
+            self._state = _CONTENT
             self._emit("content", self._content.add("".join(self._pending)))
             self._pending.clear()
 
-    def _emit(self, kind: str, text: str) -> None:
+    def _emit(self, kind: Literal["reasoning", "content"], text: str) -> None:
         if text:
-            self._deltas.append(ParseDelta("reasoning" if kind == "reasoning" else "content", text))
+            self._deltas.append(ParseDelta(kind, text))
 
     def _take_deltas(self) -> list[ParseDelta]:
         deltas, self._deltas = self._deltas, []

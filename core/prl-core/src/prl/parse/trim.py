@@ -87,6 +87,8 @@ class TrimmedText:
 
     def _without_lead(self, text: str) -> str:
         """Remove the lead, once."""
+        if not self.lead:
+            return text
         lead, self.lead = self.lead, ""
         return text.removeprefix(lead)
 

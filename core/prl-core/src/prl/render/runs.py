@@ -178,9 +178,7 @@ class RunEncoder:
             match = pattern.search(text, match.end())
         return found
 
-    def _add_ordinary(
-        self, text: str, part: tuple[int, int], starts: list[int], ids: Ids, owners: list[int]
-    ) -> None:
+    def _add_ordinary(self, text: str, part: tuple[int, int], starts: list[int], ids: Ids, owners: list[int]) -> None:
         """Add a part of a run as plain text."""
         begin, end = part
         if begin == end:
