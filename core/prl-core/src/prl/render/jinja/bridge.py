@@ -30,7 +30,7 @@ def joint(
     the turn began: the closed conversation must begin with the generation prompt, unless everything is to be kept
     anyway (`keep_all`).
     """
-    if not shape.opener or not shape.stop:
+    if not shape.is_known:
         return None
     turn: dict[str, Any] = {"role": "assistant", "content": "said"}
     if reasoning is not None:

@@ -17,13 +17,20 @@ class TurnShape:
     """How the template opens and closes an assistant turn; "" where it does not show it.
 
     `opener` is what every assistant turn begins with, `prompt` the generation prompt (the opener, or more: opened
-    reasoning), `stop` the control token after the turn's text, `after_stop` the text behind it.
+    reasoning), `stop` the control token after the turn's text, `after_stop` the text behind it. `ask_tail` is what ends
+    a user turn; where the generation prompt is empty (Mistral), an assistant turn begins right behind it.
     """
 
     opener: str = ""
     prompt: str = ""
     stop: str = ""
     after_stop: str = ""
+    ask_tail: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether an assistant turn's borders are known."""
+        return bool(self.stop and (self.opener or (self.ask_tail and not self.prompt)))
 
 
 def probe_turns(template: ChatTemplate, added: re.Pattern[str] | None) -> TurnShape:
@@ -49,7 +56,8 @@ def probe_turns(template: ChatTemplate, added: re.Pattern[str] | None) -> TurnSh
     if stop is None:
         return TurnShape()
     opener = _common_beginning(prompt, begin, later)
-    return TurnShape(opener, prompt, after[: stop.end()], after[stop.end() :])
+    ask_tail = "" if (begin + later).strip() else closed.rpartition(_ASK)[2]
+    return TurnShape(opener, prompt, after[: stop.end()], after[stop.end() :], ask_tail)
 
 
 def _common_beginning(*texts: str) -> str:
