@@ -8,7 +8,8 @@ VLLM_VENV ?= .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/prl-stamp
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install -c constraints.txt
-PYTEST_ARGS ?=
+# Two workers: the suite then takes half the time on the two cores that it is planned for.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 WORKSPACE := core/prl-core core/prl-train plugins/prl-renderer-qwen plugins/prl-engine-local
 EDITABLE := -e "core/prl-core[client,fast]" -e core/prl-train -e plugins/prl-renderer-qwen -e plugins/prl-engine-local

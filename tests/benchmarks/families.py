@@ -216,16 +216,20 @@ class Bench:
         return self.family.for_template(messages)
 
     def turns(self, work: Rollout) -> list[Turn]:
-        """Return the prompt, the sampled ids and the message of every assistant turn, right behind the opening."""
+        """Return the prompt, the sampled ids and the message of every assistant turn, right behind the opening.
+
+        Only of those turns that continue the template's own generation prompt, with their reasoning.
+        """
         stops = set(next(iter(self.ours.values())).get_stop_token_ids())
         opening = work.prompt_messages(0)
         prompt = self.template_ids(self.template_messages(opening), work.tools, prompt=True)
         found = []
         for message in work.messages[work.opening :: 2]:
             whole = self.template_ids(self.template_messages([*opening, message]), work.tools)
-            if whole[: len(prompt)] == prompt:
-                found.append((prompt, _until_stop(whole[len(prompt) :], stops), _expected(message)))
-        assert found, "no turn continues the generation prompt"
+            completion = _until_stop(whole[len(prompt) :], stops)
+            is_whole = (message.get("reasoning_content") or "") in self.hf.decode(completion)
+            if whole[: len(prompt)] == prompt and is_whole:  # some templates drop the reasoning of a final answer
+                found.append((prompt, completion, _expected(message)))
         return found
 
 

@@ -56,6 +56,10 @@ def _render(renderer: Any, messages: Any, tools: Any) -> Any:
 def _parse_line(bench: Bench, repetitions: int) -> str:
     work = bench.work(2, 12, result_lines=2)
     turns = bench.turns(work)
+    if not turns:
+        return (
+            f"  {bench.family.name:16s} parse    not timed: the template's turns do not continue its generation prompt"
+        )
     for name, renderer in bench.ours.items():
         if not _reads(renderer, turns, work.tools):
             raise SystemExit(f"{bench.family.name}, {name}: reads another message than was rendered; not timed")
@@ -87,8 +91,8 @@ def _line(bench: Bench, job: str, tokens: int, results: list[Result], note: str)
     theirs = [by_name[name] for name in (_HF, _PEER) if name in by_name]
     times = {result.name: f"{result.median * 1e3:.1f} ms" for result in theirs}
     ours = [
-        f"{name.removeprefix('prl, ')} {by_name[name].median * 1e3:.2f} ms "
-        f"({', '.join(f'{by_name[name].times_less_than(their):.1f}x' for their in theirs)})"
+        f"{name.removeprefix('prl, ')} {by_name[name].median * 1e3:.2f} ms"
+        + "".join(f" {by_name[name].times_less_than(their):.1f}x" for their in theirs)
         for name in bench.ours
     ]
     peer = times.get(_PEER) or f"differs: {note}"

@@ -105,12 +105,12 @@ def test_a_name_is_taken_as_it_is() -> None:
 
 def test_a_known_model_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user must search for the distribution of a first-party family."""
-    facts = {"models": ["MiniMaxAI/MiniMax-M2"], "templates": [template_sha256("mm")]}
-    monkeypatch.setattr(known, "known_table", lambda: {"prl-renderer-minimax": {"renderer": {"minimax-m2": facts}}})
-    for given in ({"model": "MiniMaxAI/MiniMax-M2"}, {"model": "/data/mine", "chat_template": "mm"}):
+    facts = {"models": ["acme/hyena-7b"], "templates": [template_sha256("mm")]}
+    monkeypatch.setattr(known, "known_table", lambda: {"prl-renderer-hyena": {"renderer": {"hyena": facts}}})
+    for given in ({"model": "acme/hyena-7b"}, {"model": "/data/mine", "chat_template": "mm"}):
         with pytest.raises(PluginError) as caught:
             resolve_renderer("auto", **given)
-        assert "Try: pip install prl-renderer-minimax" in caught.value.next_step
+        assert "Try: pip install prl-renderer-hyena" in caught.value.next_step
 
 
 def test_a_known_model_of_a_broken_plugin_says_what_broke(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:

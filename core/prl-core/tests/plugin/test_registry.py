@@ -117,7 +117,7 @@ def test_core_is_always_allowed(
     monkeypatch.setenv("PRL_DISABLE_PLUGINS", "prl-core")
     registry = get_registry()
     assert [row.name for row in registry.plugins() if row.status == "loaded"] == ["prl-core"]
-    assert [record.name for record in registry.all("client_mode")] == ["chat", "renderer"]
+    assert [record.name for record in registry.all("client_mode")] == ["chat", "renderer", "token"]
     assert capsys.readouterr().err.splitlines() == [
         "prl: warning: PRL_PLUGINS names 'nothing', which is not installed.",
         "prl: warning: PRL_DISABLE_PLUGINS names prl-core, which cannot be switched off",
