@@ -74,6 +74,4 @@ def extend(
     start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
     head = [Span(0, start, NO_MESSAGE, Kind.SCAFFOLD), Span(start, end, NO_MESSAGE, Kind.SAMPLED)]
     spans = [span for span in head if span.end > span.start]
-    added = [*completion_ids, *tail]
-    ids = prompt_ids + added if type(prompt_ids) is list else [*prompt_ids, *added]  # one copy of a long prompt
-    return RenderedTokens(ids, [*spans, *tail_spans], roles)
+    return RenderedTokens([*prompt_ids, *completion_ids, *tail], [*spans, *tail_spans], roles)
