@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -85,3 +87,10 @@ def test_schema_look_up_survives_odd_tools() -> None:
     assert parameter_schema(tools, "f", "a") is None
     assert parameter_schema(tools, "g", "a") == {"type": "string"}
     assert parameter_schema(None, "g", "a") is None
+
+
+def test_reading_a_models_text_warns_nobody() -> None:
+    """Python warns about odd escapes; a run would print one line for every malformed call."""
+    code = "from prl.parse import load_object; print(load_object(chr(123) + \"'a': 'x\\\\d'\" + chr(125)))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "{'a': 'x\\\\d'}", "")

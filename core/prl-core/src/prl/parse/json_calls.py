@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import ast
 import json
+import warnings
 from typing import Any, NoReturn
 
 from prl.contracts import ReadCall
 
 _SURROGATE = "\\ud"
+_FILE = "<model text>"
+
+# A model's text may hold escapes and numbers that Python warns about. The filter is for this text alone, and set once:
+# `catch_warnings` is not safe between threads.
+warnings.filterwarnings("ignore", message="invalid (escape|decimal)", module=_FILE)
 
 
 class CallSyntaxError(ValueError):
@@ -70,7 +76,7 @@ def _load_literal(text: str, cause: Exception) -> Any:
     if not text.startswith(("{", "[")):
         raise CallSyntaxError(f"invalid JSON: {cause}") from cause
     try:
-        value = ast.literal_eval(text)
+        value = ast.literal_eval(ast.parse(text, _FILE, "eval"))
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         raise CallSyntaxError(f"invalid JSON: {cause}") from cause
     if not _is_json(value):
