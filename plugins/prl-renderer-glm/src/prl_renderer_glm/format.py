@@ -16,7 +16,6 @@ from prl.render import (
     Writer,
     bad_message,
     dump_json,
-    mapping_arguments,
 )
 from prl.tokenizer import Tokenizer
 from prl.types import ToolSpec
@@ -170,7 +169,7 @@ class Glm45Format(ChatFormat):
             out.text(self.gap)
             out.content(text.strip())
         if view.calls and self.tool_codec is not None:
-            calls = [call._replace(arguments=mapping_arguments(call, view.index)) for call in view.calls]
+            calls = view.mapped_calls()
             self.tool_codec.write(out, calls, after_text=bool(text.strip()))
         if self.options.close_last_turn and position == len(conversation.messages) - 1:
             out.control(OBSERVATION if view.calls else USER)

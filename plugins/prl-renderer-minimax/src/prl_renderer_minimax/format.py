@@ -15,7 +15,6 @@ from prl.render import (
     Writer,
     bad_message,
     dump_json,
-    mapping_arguments,
 )
 from prl.tokenizer import Tokenizer
 from prl.types import RenderError, ToolSpec
@@ -127,7 +126,7 @@ class MiniMaxFormat(ChatFormat):
             out.text("\n\n")
         out.content(text)
         if view.calls and self.tool_codec is not None:
-            calls = [call._replace(arguments=mapping_arguments(call, view.index)) for call in view.calls]
+            calls = view.mapped_calls()
             self.tool_codec.write(out, calls, after_text=bool(text))
         out.control(END)
         out.end_sampled()

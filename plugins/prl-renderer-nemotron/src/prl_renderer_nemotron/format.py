@@ -6,7 +6,7 @@ from typing import ClassVar, NamedTuple
 
 from prl.contracts import ReasoningCodec, ToolCodec
 from prl.parse import ReasoningState
-from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writer, bad_message, mapping_arguments
+from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writer, bad_message
 from prl.tokenizer import Tokenizer
 from prl_renderer_nemotron.options import NemotronOptions, NemotronSuperOptions, NemotronUltraOptions
 from prl_renderer_nemotron.reasoning import loose_reasoning, tight_reasoning
@@ -163,7 +163,7 @@ class NemotronFormat(ChatFormat):
             out.text(body.lead)
             out.content(body.content)
         if view.calls:
-            calls = [call._replace(arguments=mapping_arguments(call, view.index)) for call in view.calls]
+            calls = view.mapped_calls()
             self.tool_codec.write(out, calls, after_text=True)
         self._end_turn(out)
 

@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 
 from prl.contracts import CallView, PieceWriter, ReadCall
-from prl.parse import is_inside_parameter, read_functions
+from prl.parse import is_inside_parameter, read_functions, write_function
 from prl.render import dump_json
 from prl.types import RenderError, ToolSpec
 
@@ -47,17 +47,7 @@ class NemotronXmlCodec:
             out.text("\n")
         for call in calls:
             out.control(OPEN)
-            out.text("\n<function=")
-            out.value(call.name)
-            out.text(">\n")
-            assert not isinstance(call.arguments, str), "the format decodes JSON strings before it writes calls"
-            for key, value in call.arguments.items():
-                out.text("<parameter=")
-                out.value(str(key))
-                out.text(">\n")
-                out.value(written(value))
-                out.text("\n</parameter>\n")
-            out.text("</function>\n")
+            write_function(out, call, written)
             out.control(CLOSE)
             out.text("\n")
 

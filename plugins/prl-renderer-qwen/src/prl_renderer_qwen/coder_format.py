@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 from prl.contracts import ToolCodec
-from prl.render import ChatRenderer, Conversation, MessageView, Writer, dump_json, mapping_arguments
+from prl.render import ChatRenderer, Conversation, MessageView, Writer, dump_json
 from prl.tokenizer import Tokenizer
 from prl.types import ToolSpec
 from prl_renderer_qwen.format import START, ChatMlFormat
@@ -58,10 +58,9 @@ class Qwen3CoderFormat(ChatMlFormat):
         """Write an assistant turn; content is trimmed only before calls."""
         view = conversation.messages[position]
         text = view.text.strip() if view.calls else view.text
-        view.calls = tuple(call._replace(arguments=mapping_arguments(call, view.index)) for call in view.calls)
         self._open_assistant(out)
         out.content(text)
-        self._close_assistant(out, view, after_text=bool(text))
+        self._close_assistant(out, view.mapped_calls(), after_text=bool(text))
 
     def _write_tool_result(self, out: Writer, conversation: Conversation, view: MessageView) -> None:
         if not self.result_ends_line:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from prl.contracts import ReasoningCodec, ToolCodec
+from prl.contracts import CallView, ReasoningCodec, ToolCodec
 from prl.parse import TaggedReasoning
 from prl.render import ChatFormat, ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json
 from prl.tokenizer import Tokenizer
@@ -82,7 +82,7 @@ class ChatMlFormat(ChatFormat):
         view = conversation.messages[position]
         self._open_assistant(out)
         out.content(view.text)
-        self._close_assistant(out, view, after_text=bool(view.text))
+        self._close_assistant(out, view.calls, after_text=bool(view.text))
 
     def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
         """Open the assistant turn."""
@@ -94,9 +94,9 @@ class ChatMlFormat(ChatFormat):
         out.text("assistant\n")
         out.begin_sampled()
 
-    def _close_assistant(self, out: Writer, view: MessageView, *, after_text: bool) -> None:
-        if view.calls and self.tool_codec is not None:
-            self.tool_codec.write(out, view.calls, after_text=after_text)
+    def _close_assistant(self, out: Writer, calls: Sequence[CallView], *, after_text: bool) -> None:
+        if calls and self.tool_codec is not None:
+            self.tool_codec.write(out, calls, after_text=after_text)
         out.control(END)
         out.end_sampled()
         out.text("\n")
@@ -181,7 +181,7 @@ class Qwen3Format(Qwen3InstructFormat):
             out.content(text.lstrip("\n"))
         else:
             out.content(text)
-        self._close_assistant(out, view, after_text=bool(text))
+        self._close_assistant(out, view.calls, after_text=bool(text))
 
     def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
         """Open the assistant turn; with thinking off, behind an empty think block."""

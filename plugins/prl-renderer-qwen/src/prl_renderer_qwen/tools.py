@@ -8,7 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from prl.contracts import CallView, PieceWriter, ReadCall
-from prl.parse import is_inside_parameter, is_inside_string, read_functions, read_named_call
+from prl.parse import is_inside_parameter, is_inside_string, read_functions, read_named_call, write_function
 from prl.render import dump_json
 from prl.types import ToolSpec
 
@@ -84,17 +84,7 @@ class QwenXmlCodec:
             if n or after_text:
                 out.text("\n" if n else "\n\n")
             out.control(OPEN)
-            out.text("\n<function=")
-            out.value(call.name)
-            out.text(">\n")
-            assert not isinstance(call.arguments, str), "the format decodes JSON strings before it writes calls"
-            for key, value in call.arguments.items():
-                out.text("<parameter=")
-                out.value(key)
-                out.text(">\n")
-                out.value(self._write_value(value))
-                out.text("\n</parameter>\n")
-            out.text("</function>\n")
+            write_function(out, call, self._write_value)
             out.control(CLOSE)
 
     def is_inside_value(self, region: str) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from prl.contracts import ReasoningCodec, ToolCodec
 from prl.parse import TaggedReasoning
-from prl.render import ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json, mapping_arguments
+from prl.render import ChatRenderer, Conversation, MessageView, Writer, bad_message, dump_json
 from prl.tokenizer import Tokenizer
 from prl.types import RenderError, ToolSpec
 from prl_renderer_qwen.format import (
@@ -112,8 +112,7 @@ class Qwen35Format(VisionBodies, Qwen3Format):
             out.content(text)
         else:
             self.write_body(out, conversation, view)
-        view.calls = tuple(call._replace(arguments=mapping_arguments(call, view.index)) for call in view.calls)
-        self._close_assistant(out, view, after_text=bool(text.strip()))
+        self._close_assistant(out, view.mapped_calls(), after_text=bool(text.strip()))
 
     def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
         """Open the assistant turn inside reasoning, or behind an empty think block with thinking off."""

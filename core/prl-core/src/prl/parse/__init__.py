@@ -6,7 +6,7 @@ from .lexer import Event, Lexer
 from .reasoning import TaggedReasoning
 from .schema import coerce_text, parameter_schema
 from .stream import CompletionParser
-from .xml_calls import TaggedCalls, is_inside_parameter, read_functions
+from .xml_calls import TaggedCalls, is_inside_parameter, read_functions, write_function
 
 __all__ = [
     "CallSyntaxError",
@@ -26,4 +26,5 @@ __all__ = [
     "parameter_schema",
     "read_functions",
     "read_named_call",
+    "write_function",
 ]

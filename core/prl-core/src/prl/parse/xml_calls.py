@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from prl.contracts import ReadCall
+from prl.contracts import CallView, PieceWriter, ReadCall
 from prl.parse.schema import coerce_text, parameter_schema
 from prl.types import ToolSpec
 
@@ -99,3 +99,18 @@ _FUNCTIONS = TaggedCalls(
 
 read_functions = _FUNCTIONS.read
 is_inside_parameter = _FUNCTIONS.is_inside_parameter
+
+
+def write_function(out: PieceWriter, call: CallView, write_value: Callable[[Any], str]) -> None:
+    """Write one call whose arguments are a mapping, from the line feed before its function to the one behind."""
+    assert not isinstance(call.arguments, str), "the format decodes JSON strings before it writes calls"
+    out.text("\n<function=")
+    out.value(call.name)
+    out.text(">\n")
+    for key, value in call.arguments.items():
+        out.text("<parameter=")
+        out.value(str(key))
+        out.text(">\n")
+        out.value(write_value(value))
+        out.text("\n</parameter>\n")
+    out.text("</function>\n")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -42,6 +42,10 @@ class MessageView:
     def text(self) -> str:
         """The flattened text, "" where there is none."""
         return self.content or ""
+
+    def mapped_calls(self) -> list[CallView]:
+        """Return the calls with mappings as arguments; a JSON string that is no object is a `RenderError`."""
+        return [call._replace(arguments=mapping_arguments(call, self.index)) for call in self.calls]
 
 
 class SampledTurn(NamedTuple):
@@ -125,6 +129,18 @@ def view_message(message: Mapping[str, Any], index: int) -> MessageView:
 def bad_message(index: int, problem: str, next_step: str) -> RenderError:
     """Return a `RenderError` for the caller's message `index`."""
     return RenderError(f"message {index} {problem}", where=f"messages[{index}]", next_step=next_step)
+
+
+def refuse_media(renderer: str, views: Sequence[MessageView], placed: Collection[str] = ()) -> None:
+    """Raise `RenderError` for a content part that is neither text nor of a kind that the renderer can place."""
+    for view in views:
+        for part in view.parts or ():
+            if part.kind != "text" and part.kind not in placed:
+                raise bad_message(
+                    view.index,
+                    f"holds a part of kind {part.kind!r}, which renderer {renderer!r} cannot place",
+                    "use the family's vision renderer, or send text only",
+                )
 
 
 def mapping_arguments(call: CallView, index: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pydantic import Field
 from prl.contracts import StreamParser
 from prl.parse import CompletionParser, Grammar, ReasoningState
 from prl.render.base import BaseRenderer, extend
-from prl.render.conversation import MessageView, view_messages
+from prl.render.conversation import MessageView, refuse_media, view_messages
 from prl.render.jinja.attribution import Segment, attribute, sentinel
 from prl.render.jinja.bridge import joint
 from prl.render.jinja.probe import probe_turns
@@ -104,7 +104,7 @@ class JinjaRenderer(BaseRenderer):
             raise RenderError(
                 "there are no messages to render", where="messages", next_step="give at least one message"
             )
-        self._refuse_media(views)
+        refuse_media(self.name, views)
         text = self._text(views, tools, add_generation_prompt=add_generation_prompt)
         marked = self._text([_marked(view) for view in views], tools, add_generation_prompt=add_generation_prompt)
         roles = tuple(view.role for view in views)
@@ -127,7 +127,7 @@ class JinjaRenderer(BaseRenderer):
         views = view_messages(new_messages)
         if not views or any(view.role == "assistant" for view in views):
             return None
-        self._refuse_media(views)
+        refuse_media(self.name, views)
         keep_all = self.options.thinking_retention == "all"
         reasoned = any(marker in completion_ids or marker in prompt_ids for marker in self._grammar.reasoning_ids)
         codec = self._grammar.reasoning if reasoned and not keep_all else None
@@ -183,15 +183,6 @@ class JinjaRenderer(BaseRenderer):
         if codec is not None and self._grammar.state_after(prompt_ids, completion_ids) is ReasoningState.OPEN:
             text = codec.before_close + codec.close + codec.after_close + text
         return text
-
-    def _refuse_media(self, views: Sequence[MessageView]) -> None:
-        for view in views:
-            if view.parts is not None:
-                raise RenderError(
-                    f"message {view.index} holds media, which the default renderer cannot place",
-                    where=f"messages[{view.index}]",
-                    next_step="use the family's vision renderer, or send text only",
-                )
 
     def _warn_unproven(self, views: Sequence[MessageView]) -> None:
         """Without proven bodies the policy cannot hold.

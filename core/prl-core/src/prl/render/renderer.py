@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prl.contracts import StreamParser
 from prl.parse import Grammar, ReasoningState
 from prl.render.base import BaseRenderer, extend
-from prl.render.conversation import Conversation, MessageView, SampledTurn, bad_message, view_messages
+from prl.render.conversation import Conversation, MessageView, SampledTurn, refuse_media, view_messages
 from prl.render.format import ChatFormat
 from prl.render.runs import RunEncoder
 from prl.render.writer import Piece, Writer
@@ -68,7 +68,7 @@ class ChatRenderer(BaseRenderer):
             raise RenderError(
                 "there are no messages to render", where="messages", next_step="give at least one message"
             )
-        self._refuse_media(conversation)
+        refuse_media(self.name, conversation.messages, self.format.media)
         self.format.check(conversation)
         out = self._writer()
         self.format.write_preamble(out, conversation)
@@ -103,7 +103,7 @@ class ChatRenderer(BaseRenderer):
         conversation = Conversation(
             earlier + views, tools or None, len(earlier), is_bridge=True, sampled=sampled, has_prompt=True
         )
-        self._refuse_media(conversation)
+        refuse_media(self.name, conversation.messages, self.format.media)
         if self.format.rewrites_history(conversation) or not self.format.can_bridge(conversation, sampled.stop):
             return None
         out = self._writer()
@@ -178,16 +178,6 @@ class ChatRenderer(BaseRenderer):
             out.text(codec.after_close)
             pieces = out.pieces + pieces
         return pieces
-
-    def _refuse_media(self, conversation: Conversation) -> None:
-        for view in conversation.messages:
-            for part in view.parts or ():
-                if part.kind != "text" and part.kind not in self.format.media:
-                    raise bad_message(
-                        view.index,
-                        f"holds a part of kind {part.kind!r}, which renderer {self.name!r} cannot place",
-                        "use the family's vision renderer, or send text only",
-                    )
 
 
 def unsample_prompt(pieces: list[Piece], start: int, prompt: Sequence[Piece]) -> None:

@@ -11,7 +11,7 @@ import jinja2
 from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from prl.render.conversation import MessageView, mapping_arguments
+from prl.render.conversation import MessageView
 from prl.types import ConfigError, RenderError, ToolSpec
 
 # What templates raise besides jinja2's own errors when a message lacks what they expect.
@@ -75,9 +75,9 @@ def template_message(view: MessageView) -> dict[str, Any]:
             {
                 "id": call.id or f"call_{n}",
                 "type": "function",
-                "function": {"name": call.name, "arguments": mapping_arguments(call, view.index)},
+                "function": {"name": call.name, "arguments": call.arguments},
             }
-            for n, call in enumerate(view.calls)
+            for n, call in enumerate(view.mapped_calls())
         ]
     if view.tool_call_id is not None:
         message["tool_call_id"] = view.tool_call_id
