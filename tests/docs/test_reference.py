@@ -39,7 +39,7 @@ def test_every_hook_is_documented_with_its_signature_and_record(pages: dict[str,
     text = pages["docs/reference/hooks.md"]
     assert "prl_renderers() -> Iterable[RendererEntry]" in text
     assert "| `control_tokens` | `tuple[str, ...]` | `()` |" in text
-    assert text.count("\n## prl_") == 10
+    assert text.count("\n## prl_") == 13
 
 
 def test_every_option_of_a_renderer_is_in_the_reference(pages: dict[str, str]) -> None:

@@ -284,7 +284,7 @@ async def test_routed_experts_are_rows_that_a_trainer_can_align(server: Running,
     """[tokens - 1, layers, experts per token], prompt included, as the trainer's trajectories take it."""
     import numpy as np
 
-    from prl_train.trajectory import align_routed_experts
+    from prl.trajectory import align_routed_experts
 
     rows = np.arange(4 * 2 * 2, dtype=np.uint8).reshape(4, 2, 2)
     server.engine.outputs = [completion(routed_experts=rows)]

@@ -5,12 +5,6 @@ from __future__ import annotations
 from prl.types import PrlError
 
 
-class AlignmentError(PrlError):
-    """Streams that must have one entry per token do not; training on them would shift every later token."""
-
-    code = "alignment"
-
-
 class DataError(PrlError):
     """A row of a data set cannot be used; `where` names the file and the line."""
 

@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prl.types import ConfigError, MicroBatch, TrainingSample
+from prl.types import AlignmentError, ConfigError, MicroBatch, TrainingSample
 from prl_train.data import SftSample, fit_sample, fit_samples, pack, pack_supervised, pack_supervised_batch
 from prl_train.data.packing import check_row
-from prl_train.errors import AlignmentError
 
 
 def sample(ids: list[int], mask: list[int], *, prompt: int = 0, **fields: Any) -> TrainingSample:

@@ -3,12 +3,26 @@
 from .attention import AttentionKernel
 from .client import ChatSession, ClientMode, EngineClient, RoutedEngine, TokenChatClient
 from .engine import Engine
-from .environment import Demonstrator, Environment, Episode, Example, StepResult
+from .environment import (
+    AgentEndpoint,
+    AgentEnvironment,
+    AgentResult,
+    Demonstrator,
+    Environment,
+    Episode,
+    Example,
+    StepResult,
+)
+from .executor import RolloutExecutor, RolloutJob, RolloutWorker, WorkerSpec
+from .filter import RolloutFilter
 from .parser import CallView, PieceWriter, ReadCall, ReasoningCodec, ToolCodec
 from .renderer import Renderer, StreamParser
 from .sink import Sink
 
 __all__ = [
+    "AgentEndpoint",
+    "AgentEnvironment",
+    "AgentResult",
     "AttentionKernel",
     "CallView",
     "ChatSession",
@@ -23,10 +37,15 @@ __all__ = [
     "ReadCall",
     "ReasoningCodec",
     "Renderer",
+    "RolloutExecutor",
+    "RolloutFilter",
+    "RolloutJob",
+    "RolloutWorker",
     "RoutedEngine",
     "Sink",
     "StepResult",
     "StreamParser",
     "TokenChatClient",
     "ToolCodec",
+    "WorkerSpec",
 ]

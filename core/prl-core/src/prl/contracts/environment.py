@@ -69,3 +69,44 @@ class Demonstrator(Protocol):
     def demonstration(self, index: int) -> list[Message]:
         """Return a whole conversation for task `index`, assistant turns included."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentEndpoint:
+    """Where an agent finds its model: an OpenAI-compatible base URL that belongs to this one rollout.
+
+    `api_key` is the rollout's own secret; what is asked with it is recorded as the rollout's turns.
+    """
+
+    base_url: str
+    api_key: str
+    model: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentResult:
+    """How an agent's run was judged."""
+
+    reward: float
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@runtime_checkable
+class AgentEnvironment(Protocol):
+    """Tasks that a program of its own solves, which knows its model only by an OpenAI-compatible address.
+
+    The record is an `EnvironmentEntry`, its target `create(options) -> AgentEnvironment`.
+    """
+
+    name: str
+
+    def example(self, index: int) -> Example:
+        """Return task `index` (any non-negative integer; the same index is the same task)."""
+        ...
+
+    async def run(self, example: Example, endpoint: AgentEndpoint) -> AgentResult:
+        """Let the agent work on one task and judge the outcome. Cancelling the task ends the agent.
+
+        Raising records the rollout as broken, with the turns so far.
+        """
+        ...

@@ -13,6 +13,9 @@ from .records import (
     CommandEntry,
     EngineEntry,
     EnvironmentEntry,
+    ExecutorEntry,
+    FilterEntry,
+    LossEntry,
     ReasoningParserEntry,
     RendererEntry,
     SinkEntry,
@@ -62,6 +65,21 @@ def prl_environments() -> Iterable[EnvironmentEntry]:  # type: ignore[empty-body
 @hookspec
 def prl_sinks() -> Iterable[SinkEntry]:  # type: ignore[empty-body]
     """Offer sinks for metrics and rollouts (`sinks = ["name"]`)."""
+
+
+@hookspec
+def prl_filters() -> Iterable[FilterEntry]:  # type: ignore[empty-body]
+    """Offer filters of finished rollouts (`[[filters]] name = "name"`)."""
+
+
+@hookspec
+def prl_losses() -> Iterable[LossEntry]:  # type: ignore[empty-body]
+    """Offer losses for the trainer (`[trainer.loss] name = "name"`)."""
+
+
+@hookspec
+def prl_executors() -> Iterable[ExecutorEntry]:  # type: ignore[empty-body]
+    """Offer places where rollouts are played (`executor = "name"`)."""
 
 
 @hookspec

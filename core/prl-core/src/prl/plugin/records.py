@@ -88,7 +88,7 @@ class AttentionEntry(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentEntry(Record):
-    """Target: `create(options) -> Environment`."""
+    """Target: `create(options) -> Environment`, or an `AgentEnvironment`."""
 
     kind: ClassVar[str] = "environment"
     options: str = ""
@@ -100,6 +100,33 @@ class SinkEntry(Record):
 
     kind: ClassVar[str] = "sink"
     options: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FilterEntry(Record):
+    """Target: `create(options) -> RolloutFilter`."""
+
+    kind: ClassVar[str] = "filter"
+    options: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LossEntry(Record):
+    """Target: `create(options) -> Loss`; `needs` are streams that it reads, such as "teacher_logprobs"."""
+
+    kind: ClassVar[str] = "loss"
+    options: str = ""
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ExecutorEntry(Record):
+    """Target: `create(options) -> RolloutExecutor`; `needs` and `install` as for an engine."""
+
+    kind: ClassVar[str] = "executor"
+    options: str = ""
+    needs: tuple[str, ...] = ()
+    install: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

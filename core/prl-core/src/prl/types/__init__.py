@@ -1,6 +1,7 @@
 """Frozen data that crosses rooms and processes."""
 
 from .errors import (
+    AlignmentError,
     ConfigError,
     EngineError,
     EngineUnavailableError,
@@ -25,6 +26,7 @@ from .sample import MicroBatch, TrainingSample
 
 __all__ = [
     "NO_MESSAGE",
+    "AlignmentError",
     "Break",
     "BreakCause",
     "ConfigError",

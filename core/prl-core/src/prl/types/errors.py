@@ -108,6 +108,12 @@ class RequestAbortedError(EngineError):
     code = "aborted"
 
 
+class AlignmentError(PrlError):
+    """Streams that must have one entry per token do not; training on them would shift every later token."""
+
+    code = "alignment"
+
+
 def close_names(name: str, known: Iterable[str]) -> str:
     """Return `Did you mean 'x'?` for the closest known name, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)

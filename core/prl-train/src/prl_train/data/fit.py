@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from prl.types import TrainingSample
-from prl_train.errors import AlignmentError
+from prl.types import AlignmentError, TrainingSample
 
 
 @dataclass(frozen=True, slots=True)

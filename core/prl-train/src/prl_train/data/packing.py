@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from prl.types import ConfigError, MicroBatch, TrainingSample
-from prl_train.errors import AlignmentError
+from prl.types import AlignmentError, ConfigError, MicroBatch, TrainingSample
 
 from .fit import check_streams
 from .sft_rows import SupervisedSample

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from prl.contracts import Demonstrator, Environment, Renderer
 from prl.tokenizer import Tokenizer
+from prl.trajectory import interleave_rollout
 from prl.types import ConfigError, Message, Rollout, ToolSpec, Turn
 from prl_train.data.sft_rows import SftSample
 from prl_train.orchestrator import Schedule
-from prl_train.trajectory import interleave_rollout
 
 
 def demonstration_rollout(

@@ -11,11 +11,11 @@ from typing import Any
 from prl import create_renderer
 from prl.plugin import RendererEntry, get_registry
 from prl.tokenizer import Tokenizer, as_tokenizer
+from prl.trajectory import interleave_rollout
 from prl.types import ConfigError
 from prl_train.config import RLConfig, ScratchSection
 from prl_train.models import create_tiny_qwen3, train_small_tokenizer
 from prl_train.orchestrator import Schedule
-from prl_train.trajectory import interleave_rollout
 
 from .demonstrations import demonstration_rollout, demonstrations
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from prl.contracts import Environment, Example
+from prl.trajectory import InterleaveResult, interleave_rollout
 from prl.types import Break, Rollout, TrainingSample
 from prl_train.algo import grpo_advantages
-from prl_train.trajectory import InterleaveResult, interleave_rollout
 
 from .play import LiveRollout, RolloutPlayer
 from .schedule import Schedule

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from prl.types import Break, Rollout, TrainingSample, Turn
-from prl_train.errors import AlignmentError
+from prl.types import AlignmentError, Break, Rollout, TrainingSample, Turn
 
 from .causes import Divergence, TurnSpan, classify_break
 from .routed import align_routed_experts

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from prl.trajectory import interleave_rollout
 from prl.types import BreakCause, InvalidToolCall, ParsedResponse, ParsedToolCall, Rollout, Turn
-from prl_train.trajectory import interleave_rollout
 
 
 class Words:

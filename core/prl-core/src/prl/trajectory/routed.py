@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from prl_train.errors import AlignmentError
+from prl.types import AlignmentError
 
 NO_ROUTE = -1
 """Expert index of a row that no forward pass produced; never a valid expert, unlike zero."""

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prl.types import BreakCause, Rollout, Turn
-from prl_train.errors import AlignmentError
-from prl_train.trajectory import interleave_rollout
+from prl.trajectory import interleave_rollout
+from prl.types import AlignmentError, BreakCause, Rollout, Turn
 
 
 def turn(prompt: list[int], completion: list[int], **fields: Any) -> Turn:
