@@ -60,7 +60,10 @@ def prl_commands() -> list[CommandEntry]:
         ("doctor", "doctor", "Check the installation and what plugins offer to check"),
         ("render", "render", "Render a conversation to token ids, pieces or JSON"),
         ("parse", "parse", "Read token ids back into an assistant message"),
+        ("audit", "audit", "Report where re-tokenising breaks rollouts, why, and what it costs"),
+        ("view", "view", "Show rollouts and samples token by token, in the terminal or as HTML"),
         ("serve", "serve", "Serve a model with an engine plugin"),
+        ("gateway", "gateway", "Serve an OpenAI-compatible address that records exact tokens"),
         ("config show", "config_show", "Print a command's config, resolved and checked, as TOML"),
         ("config schema", "config_schema", "Print the JSON schema of a command's config"),
     )

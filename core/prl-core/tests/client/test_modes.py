@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,9 @@ from prl.client.modes import ChatModeOptions, RendererModeOptions, create_chat_m
 from prl.contracts import ChatSession, ClientMode
 from prl.types import (
     ConfigError,
+    EncodedIds,
     GenerateChoice,
+    GenerateRequest,
     GenerateResponse,
     MalformedResponseError,
     Message,
@@ -258,3 +261,32 @@ async def test_a_server_of_fixed_weights_may_have_its_version_set(scripted: Any)
     turn = await create_chat_mode(engine, None, options).session(model="m").turn([HI], SAMPLING)
     assert turn.weight_version == 0
     assert engine.chats[0]["top_logprobs"] == 1
+
+
+async def test_a_growing_prompt_is_sent_as_it_is_and_not_encoded_anew(fake: Any, connect: Any, renderer: Any) -> None:
+    """The kept text must always be that of the ids; one of an earlier turn would sample from another prompt."""
+    session = create_renderer_mode(connect(fake.url), renderer).session(model="m")
+    for turn, completion in enumerate([[65, 2], [66, 67, 2], [2]]):
+        choice = {"token_ids": completion, "logprobs": [-0.5] * len(completion), "finish_reason": "stop"}
+        fake.replies = [(200, {"choices": [choice], "weight_version": 0})]
+        renderer.can_bridge = turn != 1
+        taken = await session.turn([{"role": "user", "content": f"turn {turn}"}], SamplingParams())
+        assert fake.requests[-1][1]["prompt_token_ids"] == taken.prompt_ids
+
+
+def test_kept_json_counts_for_its_own_list_alone() -> None:
+    ids = [1, 2]
+    request = GenerateRequest(model="m", prompt_token_ids=ids, encoded=EncodedIds(ids, b"[1,2]"))
+    assert request.prompt_json == b"[1,2]"
+    assert replace(request, prompt_token_ids=[3]).prompt_json is None
+
+
+async def test_an_answer_that_repeats_the_prompt_in_other_words_is_for_the_same_prompt(fake: Any, connect: Any) -> None:
+    ids = [1, 2]
+    request = GenerateRequest(model="m", prompt_token_ids=ids, encoded=EncodedIds(ids, b"[1,2]"))
+    choice = {"token_ids": [7], "logprobs": [-0.5], "finish_reason": "stop"}
+    fake.replies = [(200, {"choices": [choice], "weight_version": 0, "prompt_token_ids": [1, 2]})]
+    assert (await connect(fake.url).generate(request)).choices[0].token_ids == [7]
+    fake.replies = [(200, {"choices": [choice], "weight_version": 0, "prompt_token_ids": [1, 3]})]
+    with pytest.raises(MalformedResponseError, match="other prompt ids"):
+        await connect(fake.url).generate(request)

@@ -101,6 +101,7 @@ SUITES = {
     "environment": ("class TestIt(EnvironmentSuite): pass", "override the fixture environment"),
     "mode": ("class TestIt(ClientModeSuite): pass", "override the fixture make_mode"),
     "kernel": ("class TestIt(AttentionSuite): pass", "override the fixture kernel"),
+    "loss": ("class TestIt(LossSuite): pass", "override the fixture loss"),
 }
 
 

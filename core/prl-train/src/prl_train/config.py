@@ -5,12 +5,17 @@ Sections whose names end in `options` belong to plugins; they are checked in a s
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt, model_validator
 
+from prl.client.images import ImagePolicy
+from prl.client.routing import refuse_misplaced
 from prl.config import PluginsConfig
+from prl.types import SamplingParams
+from prl_train.teacher.config import TeacherSection
 from prl_train.trainer.config import TrainerConfig
 
 Options = dict[str, Any]
@@ -56,6 +61,12 @@ class ModelSection(Section):
     path: str | None = None
     scratch: ScratchSection | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_of_the_renderer(cls, values: Any) -> Any:
+        refuse_misplaced(values if isinstance(values, dict) else {})
+        return values
+
     @model_validator(mode="after")
     def _one_source(self) -> ModelSection:
         if (self.path is None) == (self.scratch is None):
@@ -82,6 +93,14 @@ class EngineSection(Section):
     )
     request_seconds: Annotated[float, Field(gt=0)] | None = Field(
         default=None, description="how long one try of a request may take; absent: as long as the engine takes"
+    )
+    ask_again_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=60.0,
+        description="after how long without an answer a generate request is sent again beside the one that waits, "
+        "under the same key: the engine joins the two",
+    )
+    health_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=5.0, description="how often an engine is asked for its health; it has twice as long to answer"
     )
     start_seconds: Annotated[float, Field(ge=0)] = Field(
         default=120.0, description="how long to wait for the first running engine"
@@ -112,6 +131,23 @@ class EnvironmentSection(Section):
     options: Options = Field(default_factory=dict)
 
 
+class GatewaySection(Section):
+    """Where agents find their model: the gateway of each process that plays rollouts."""
+
+    host: str = Field(default="127.0.0.1", description="address to listen on; 0.0.0.0 for agents in containers")
+    port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="0: a free one")
+    told_host: str | None = Field(
+        default=None, description="what agents are told instead of the host, where they see it under another name"
+    )
+
+
+class FilterSection(Section):
+    """One filter of finished rollouts; filters run in the order in which they stand."""
+
+    name: str
+    options: Options = Field(default_factory=dict)
+
+
 class SamplingSection(Section):
     """How completions are drawn. `max_tokens` absent means what is left of the context."""
 
@@ -122,14 +158,51 @@ class SamplingSection(Section):
     top_k: int = -1
 
 
+class SamplingOverrides(Section):
+    """What an evaluation samples otherwise than training does."""
+
+    max_tokens: PositiveInt | None = None
+    min_tokens: Annotated[int, Field(ge=0)] | None = None
+    temperature: Annotated[float, Field(gt=0)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    top_k: int | None = None
+
+    def over(self, base: SamplingParams) -> SamplingParams:
+        """Return `base` with what is set here."""
+        return replace(base, **self.model_dump(exclude_none=True))
+
+
+class EvaluationSection(Section):
+    """An evaluation beside training: examples 0 to `examples` - 1 of an environment, never trained on."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    environment: str
+    options: Options = Field(default_factory=dict)
+    every: PositiveInt = Field(default=10, description="steps between two evaluations")
+    examples: PositiveInt = 32
+    samples_per_example: PositiveInt = Field(default=1, description="the k of avg@k and pass@k")
+    at_start: bool = Field(default=True, description="also evaluate the weights that training begins with")
+    at_end: bool = Field(default=True, description="also evaluate the last weights; the run waits for it")
+    max_concurrency: PositiveInt = Field(default=64, description="its rollouts in flight, besides those of training")
+    solved_reward: float = Field(default=1.0, description="the reward from which pass@k counts a rollout as solved")
+    sampling: SamplingOverrides = Field(default_factory=SamplingOverrides)
+
+
 class OrchestratorSection(Section):
     """Groups, batches and how far rollouts may lag behind the weights."""
 
     steps: PositiveInt = 40
-    group_size: Annotated[int, Field(ge=2)] = 8
+    group_size: PositiveInt = Field(
+        default=8, description="rollouts of one task, compared with each other; 1 only where no loss reads advantages"
+    )
     groups_per_step: PositiveInt = 4
     max_async_level: Annotated[int, Field(ge=0)] = Field(
         default=1, description="batch n is sampled by weights of version n - max_async_level or newer; 0: synchronous"
+    )
+    max_off_policy_steps: Annotated[int, Field(ge=0)] | None = Field(
+        default=None,
+        description="groups begun more than this many weight versions ago are begun again, in flight or finished and "
+        "waiting; absent: they are finished, and max_async_level decides",
     )
     max_concurrency: PositiveInt = Field(default=512, description="rollouts in flight at once")
     max_turns: PositiveInt | None = Field(default=None, description="fewer turns than the environment allows")
@@ -139,6 +212,9 @@ class OrchestratorSection(Section):
     advantage_std: bool = Field(default=False, description="divide advantages by the group's standard deviation")
     dead_after: PositiveInt = Field(default=8, description="batches in a row without a signal that stop the run")
     max_failed_groups: PositiveInt = Field(default=3, description="wholly failed groups in a row that stop the run")
+    max_filtered_groups: PositiveInt = Field(
+        default=32, description="groups in a row that the filters dropped whole, at which the run stops"
+    )
     report_rollouts: Annotated[int, Field(ge=0)] = Field(default=6, description="rollouts shown in the report")
 
 
@@ -148,6 +224,20 @@ class WarmupSection(Section):
     steps: Annotated[int, Field(ge=0)] = 0
     batch_size: PositiveInt = 16
     lr: Annotated[float, Field(gt=0)] | None = Field(default=None, description="None: the trainer's own rate")
+
+
+class ImagesSection(Section):
+    """Images of a vision-language model: where they may come from, and what is kept of them."""
+
+    directory: Path | None = Field(default=None, description="the one folder that images named by files are read from")
+    allow_urls: bool = Field(default=False, description="whether images named by web addresses are fetched")
+    max_bytes: PositiveInt = Field(default=20_000_000, description="largest image, as a file")
+    cache_megabytes: PositiveInt = Field(default=2048, description="prepared images kept, in 10^6 bytes")
+    threads: PositiveInt = Field(default=2, description="threads that prepare images")
+
+    def policy(self) -> ImagePolicy:
+        """Return where images may come from."""
+        return ImagePolicy(self.directory, self.allow_urls, self.max_bytes)
 
 
 class RLConfig(Section):
@@ -160,11 +250,19 @@ class RLConfig(Section):
     use_renderer: bool | None = None
     use_token_client: bool | None = None
     sinks: list[str] = Field(default_factory=lambda: ["console"])
+    sink_options: dict[str, Options] = Field(default_factory=dict, description="options of a sink, by its name")
     run: RunSection = Field(default_factory=RunSection)
     model: ModelSection
     engine: EngineSection = Field(default_factory=EngineSection)
     environments: list[EnvironmentSection] = Field(min_length=1)
+    filters: list[FilterSection] = Field(default_factory=list)
+    evaluations: list[EvaluationSection] = Field(default_factory=list)
+    executor: str = Field(default="local", description="where rollouts are played")
+    executor_options: Options = Field(default_factory=dict)
+    gateway: GatewaySection = Field(default_factory=GatewaySection)
     sampling: SamplingSection = Field(default_factory=SamplingSection)
+    teacher: TeacherSection = Field(default_factory=TeacherSection)
+    images: ImagesSection = Field(default_factory=ImagesSection)
     orchestrator: OrchestratorSection = Field(default_factory=OrchestratorSection)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     warmup: WarmupSection = Field(default_factory=WarmupSection)

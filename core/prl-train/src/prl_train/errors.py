@@ -21,3 +21,9 @@ class TrainingError(PrlError):
     """A training step cannot be done: no target, or a loss that is not finite."""
 
     code = "training"
+
+
+class WorkerError(PrlError):
+    """One of several trainer processes failed, or differs from the others."""
+
+    code = "worker"

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from prl.plugin import AttentionEntry, CheckEntry, CommandEntry, EnvironmentEntry, SinkEntry, hookimpl
+from prl.plugin import (
+    AttentionEntry,
+    CheckEntry,
+    CommandEntry,
+    EnvironmentEntry,
+    ExecutorEntry,
+    FilterEntry,
+    LossEntry,
+    SinkEntry,
+    hookimpl,
+)
 
 
 @hookimpl
 def prl_environments() -> list[EnvironmentEntry]:
-    """Offer the two small environments."""
+    """Offer the two small environments, and the one that runs agents."""
     return [
         EnvironmentEntry(
             name="reverse-text",
@@ -20,6 +30,50 @@ def prl_environments() -> list[EnvironmentEntry]:
             target="prl_train.environments.number_guessing:create",
             options="prl_train.environments.number_guessing:NumberGuessingOptions",
             summary="multi-turn: find a number with the tool guess(n)",
+        ),
+        EnvironmentEntry(
+            name="command-agent",
+            target="prl_train.environments.command_agent:create",
+            options="prl_train.environments.command_agent:CommandAgentOptions",
+            summary="any program that speaks the OpenAI API, on tasks from a file",
+        ),
+    ]
+
+
+@hookimpl
+def prl_executors() -> list[ExecutorEntry]:
+    """Offer the orchestrator's own process as the place where rollouts are played."""
+    return [
+        ExecutorEntry(
+            name="local",
+            target="prl_train.executor.local:create",
+            in_process=True,
+            summary="in the orchestrator's own process; the default",
+        )
+    ]
+
+
+@hookimpl
+def prl_filters() -> list[FilterEntry]:
+    """Offer filters by reward, by length and by repetition."""
+    return [
+        FilterEntry(
+            name="difficulty",
+            target="prl_train.filters.difficulty:create",
+            options="prl_train.filters.difficulty:DifficultyOptions",
+            summary="groups that are too easy or too hard; examples that are solved",
+        ),
+        FilterEntry(
+            name="length",
+            target="prl_train.filters.length:create",
+            options="prl_train.filters.length:LengthOptions",
+            summary="rollouts that are too short, too long or truncated",
+        ),
+        FilterEntry(
+            name="repetition",
+            target="prl_train.filters.repetition:create",
+            options="prl_train.filters.repetition:RepetitionOptions",
+            summary="rollouts that say the same over and over",
         ),
     ]
 
@@ -45,7 +99,7 @@ def prl_sinks() -> list[SinkEntry]:
 
 @hookimpl
 def prl_attention_kernels() -> list[AttentionEntry]:
-    """Offer torch's own attention, one document at a time."""
+    """Offer torch's own attention."""
     return [
         AttentionEntry(
             name="sdpa",
@@ -54,9 +108,89 @@ def prl_attention_kernels() -> list[AttentionEntry]:
             dtypes=("float32", "bfloat16", "float16"),
             needs=("torch",),
             install="pip install prl-train",
-            features=("window", "softmax_scale", "gqa"),
+            features=(
+                "non_causal",
+                "window",
+                "softmax_scale",
+                "sinks",
+                "softcap",
+                "gqa",
+                "lse",
+                "deterministic",
+            ),
+            priority=20,
             summary="torch scaled_dot_product_attention, per document",
-        )
+        ),
+        AttentionEntry(
+            name="flex",
+            target="prl_train.attention.flex:create",
+            devices=("cpu", "cuda"),
+            dtypes=("float32", "bfloat16", "float16"),
+            needs=("torch",),
+            install="pip install prl-train",
+            features=("non_causal", "window", "softmax_scale", "sinks", "softcap", "gqa"),
+            forward_only=("cpu",),
+            priority=10,
+            summary="torch flex_attention, compiled on CUDA; no training on CPU",
+        ),
+    ]
+
+
+@hookimpl
+def prl_losses() -> list[LossEntry]:
+    """Offer the losses of the trainer."""
+    sampled, taught = ("inference_logprobs",), ("inference_logprobs", "teacher_logprobs")
+    options = "prl_train.algo.options"
+    return [
+        LossEntry(
+            name="grpo",
+            target="prl_train.algo.grpo:create",
+            options=f"{options}:GrpoOptions",
+            streams=sampled,
+            summary="importance ratio per token, masked where trainer and engine disagree",
+        ),
+        LossEntry(
+            name="gspo",
+            target="prl_train.algo.clipped:create_gspo",
+            options=f"{options}:GspoOptions",
+            streams=sampled,
+            summary="one length-normalised importance ratio per sample, clipped",
+        ),
+        LossEntry(
+            name="ppo-clip",
+            target="prl_train.algo.clipped:create_ppo_clip",
+            options=f"{options}:PpoClipOptions",
+            streams=sampled,
+            summary="importance ratio per token, clipped",
+        ),
+        LossEntry(
+            name="cispo",
+            target="prl_train.algo.clipped:create_cispo",
+            options=f"{options}:CispoOptions",
+            streams=sampled,
+            summary="capped importance ratio as a constant weight of each token",
+        ),
+        LossEntry(
+            name="policy-gradient",
+            target="prl_train.algo.plain:create_policy_gradient",
+            options=f"{options}:PolicyGradientOptions",
+            summary="REINFORCE on the given advantages, no importance ratio",
+        ),
+        LossEntry(
+            name="distillation",
+            target="prl_train.algo.distillation:create",
+            options=f"{options}:DistillationOptions",
+            streams=taught,
+            advantages=False,
+            summary="reverse KL to a teacher's log-probabilities; reads no advantages",
+        ),
+        LossEntry(
+            name="cross-entropy",
+            target="prl_train.algo.plain:create_cross_entropy",
+            options=f"{options}:CrossEntropyOptions",
+            advantages=False,
+            summary="supervised: negative log-probability of the targets",
+        ),
     ]
 
 

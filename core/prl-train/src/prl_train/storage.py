@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -13,34 +14,91 @@ from typing import Any
 
 from prl_train.errors import CheckpointError
 
+_RUST_ERROR = re.compile(r"\(os error (\d+)\)")
+
 
 def write_sealed(
-    target: Path, marker: str, values: dict[str, Any], fill: Callable[[Path], None], *, durable: bool = True
+    target: Path,
+    marker: str,
+    values: dict[str, Any],
+    fill: Callable[[Path], dict[str, dict[str, Any]] | None],
+    *,
+    durable: bool = True,
 ) -> Path:
     """Create `target` with what `fill(directory)` writes and a marker of `values` and every file's size and sha256.
 
-    A reader never sees a half-written directory; an older `target` is replaced. `durable` waits for the disk, so that
+    `fill` may return the `fingerprint` of files whose sums it knows already, by their name in the directory.
+
+    A reader never sees a half-written directory; an older `target` is replaced. Where the disk refuses, raise
+    `CheckpointError` and leave all as it was. `durable` waits for the disk, so that
     the directory also survives a power cut; leave it out for what a restart makes anew.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
-    work.chmod(0o755)
+    work = _work_directory(target)
     try:
-        fill(work)
-        files = {
-            path.relative_to(work).as_posix(): _fingerprint(path) for path in sorted(work.rglob("*")) if path.is_file()
-        }
+        known = fill(work) or {}
+        names = [path.relative_to(work).as_posix() for path in sorted(work.rglob("*")) if path.is_file()]
+        files = {name: known.get(name) or fingerprint(work / name) for name in names}
         (work / marker).write_text(json.dumps({**values, "files": files}, indent=2), encoding="utf-8")
         replace_directory(work, target, durable=durable)
+    except BaseException as error:  # torch reports a failed write by an exception that is no `Exception`
+        cause = _disk_problem(error)
+        if cause is None:
+            raise
+        raise _not_written(target, cause) from error
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return target
 
 
-def read_sealed(target: Path, marker: str, *, verify: bool = False) -> dict[str, Any]:
+def _work_directory(target: Path) -> Path:
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
+        work.chmod(0o755)
+    except OSError as error:
+        raise _not_written(target, error.strerror or str(error)) from error
+    return work
+
+
+def _disk_problem(error: BaseException) -> str | None:
+    """Return what the system said where writing failed; None where the error is about something else.
+
+    Writers hide it: torch's distributed checkpoint in the failures of each rank, Rust's safetensors in a text.
+    """
+    seen: list[BaseException] = []
+    left = [error]
+    while left:
+        one = left.pop()
+        if isinstance(one, OSError) and one.errno is not None:
+            return os.strerror(one.errno)
+        if number := _RUST_ERROR.search(str(one)):
+            return os.strerror(int(number[1]))
+        seen.append(one)
+        failures = getattr(one, "failures", None)
+        hidden = [part[0] for part in failures.values()] if isinstance(failures, dict) else []
+        left += [cause for cause in (one.__cause__, one.__context__, *hidden) if cause and cause not in seen]
+    return None
+
+
+def sweep_unfinished(parent: Path) -> list[Path]:
+    """Remove directories that a killed process left half-written below `parent`, where nobody else writes; name them.
+
+    What was moved aside and lost its place to nothing is put back.
+    """
+    found = [path for path in sorted(parent.glob(".*.*")) if path.is_dir()] if parent.is_dir() else []
+    for path in found:
+        for old in path.iterdir() if ".old." in path.name else ():
+            if not (parent / old.name).exists():
+                os.rename(old, parent / old.name)
+        shutil.rmtree(path, ignore_errors=True)
+    return found
+
+
+def read_sealed(target: Path, marker: str, *, verify: bool = False, part: tuple[int, int] = (0, 1)) -> dict[str, Any]:
     """Return the marker's values; raise `CheckpointError` where the directory is not whole.
 
-    Sizes are always compared, sums only with `verify`.
+    Sizes are always compared, sums only with `verify`. Where n processes verify one directory, `part` is (i, n): this
+    one looks at every n-th sum.
     """
     path = target / marker
     if not path.is_file():
@@ -49,11 +107,11 @@ def read_sealed(target: Path, marker: str, *, verify: bool = False) -> dict[str,
         values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except json.JSONDecodeError as error:
         raise _incomplete(target, f"{marker} is not JSON") from error
-    for name, expected in values["files"].items():
+    for number, (name, expected) in enumerate(values["files"].items()):
         file = target / name
         if not file.is_file() or file.stat().st_size != expected["size"]:
             raise _incomplete(target, f"{name} is missing or has another size")
-        if verify and _fingerprint(file)["sha256"] != expected["sha256"]:
+        if verify and number % part[1] == part[0] and fingerprint(file)["sha256"] != expected["sha256"]:
             raise _incomplete(target, f"{name} has another sha256 sum")
     return values
 
@@ -97,8 +155,17 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _fingerprint(path: Path) -> dict[str, Any]:
+def fingerprint(path: Path) -> dict[str, Any]:
+    """Return a file's size and sha256 sum."""
     return {"size": path.stat().st_size, "sha256": file_sha256(path)}
+
+
+def _not_written(target: Path, problem: str) -> CheckpointError:
+    return CheckpointError(
+        f"{target.name} cannot be written: {problem}",
+        where=str(target),
+        next_step="free space (or repair what it says) and go on with --resume: all that was written before is whole",
+    )
 
 
 def _incomplete(target: Path, why: str) -> CheckpointError:

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from prl.contracts import Example, StepResult
-from prl.types import Message, ParsedResponse, SamplingParams, ToolSpec, Turn
+from prl.contracts import Example, RolloutJob, StepResult
+from prl.types import Message, ParsedResponse, Rollout, SamplingParams, ToolSpec, Turn
+from prl_train.executor.stages import Stage, StagePlayer
+from prl_train.orchestrator import RolloutPlayer, Schedule
 
 Answer = Callable[["FakeSession"], Any]
 
@@ -26,9 +28,15 @@ class FakeSession:
     messages: list[Message] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     turns: int = 0
+    new: list[Message] = field(default_factory=list)
+
+    @property
+    def task(self) -> int:
+        return int(str((self.messages or self.new)[0].get("content")).split()[1])
 
     async def turn(self, new_messages: Sequence[Message], sampling: SamplingParams) -> Turn:
         await asyncio.sleep(0)
+        self.new = list(new_messages)
         prompt = [*self.ids, *([1] * len(new_messages)), 2]
         made = self.mode.answer(self)
         if asyncio.iscoroutine(made):
@@ -78,9 +86,11 @@ class ScriptedEnvironment:
     max_turns: int = 1
     name: str = "scripted"
     tools: Sequence[ToolSpec] | None = None
+    examples: int | None = None
 
     def example(self, index: int) -> Example:
-        return Example(id=f"scripted/{index}", messages=({"role": "user", "content": f"task {index}"},))
+        number = index if self.examples is None else index % self.examples
+        return Example(id=f"scripted/{number}", messages=({"role": "user", "content": f"task {number}"},))
 
     def start(self, example: Example) -> ScriptedEpisode:
         return ScriptedEpisode(self)
@@ -96,6 +106,26 @@ class ScriptedEpisode:
         reward = self.environment.score(str(message.get("content")))
         done = self.turns >= self.environment.max_turns
         return StepResult(messages=({"role": "user", "content": "again"},), done=done, reward=reward)
+
+
+@dataclass
+class FakeExecutor:
+    """Plays jobs here and now, as a worker would."""
+
+    stages: StagePlayer
+
+    async def start(self, spec: Any) -> None: ...
+
+    async def play(self, job: RolloutJob) -> Rollout:
+        return await self.stages.play(job)
+
+    async def close(self) -> None: ...
+
+
+def make_executor(mode: Any, schedule: Schedule, *, evaluations: dict[str, Schedule] | None = None) -> FakeExecutor:
+    player = RolloutPlayer(mode, model="m", sampling=SamplingParams())
+    schedules: dict[str | None, Schedule] = {None: schedule, **(evaluations or {})}
+    return FakeExecutor(StagePlayer({name: Stage(one, player) for name, one in schedules.items()}))
 
 
 def coin(session: FakeSession) -> Turn:
@@ -116,6 +146,7 @@ class Fakes:
     Environment = ScriptedEnvironment
     turn = staticmethod(make_turn)
     coin = staticmethod(coin)
+    executor = staticmethod(make_executor)
     version = staticmethod(_version)
 
 

@@ -64,6 +64,7 @@ def test_an_engine_is_embedded_unless_one_is_pointed_to(tmp_path: Path, engine: 
 
 
 async def test_the_pool_closes_where_no_engine_comes_up(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")  # imported now: on a busy machine that alone outlasts the wait below
     section = config(tmp_path, base_urls=["http://127.0.0.1:9", "http://127.0.0.1:10"], start_seconds=0).engine
     with pytest.raises(EngineUnavailableError) as caught:
         async with run_engine(section, "m"):

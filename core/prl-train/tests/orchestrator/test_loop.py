@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from prl.types import SamplingParams
 from prl_train.config import OrchestratorSection
-from prl_train.orchestrator import Orchestrator, RolloutPlayer, Schedule, WeightedEnvironment
+from prl_train.filters.difficulty import DifficultyFilter, DifficultyOptions
+from prl_train.orchestrator import Orchestrator, Schedule, WeightedEnvironment
+from prl_train.orchestrator.filtering import FilterSet
 from prl_train.orchestrator.groups import GroupRunner
 from prl_train.orchestrator.loop import Outcome
 from prl_train.orchestrator.sinks import SinkSet
@@ -42,16 +43,19 @@ async def play_trainer(folder: RunFolder, *, first: int, until: int) -> None:
 
 
 def make(folder: RunFolder, fakes: Any, *, score: Any = None, answer: Any = None, **settings: Any) -> Any:
+    filters, examples = settings.pop("filters", None), settings.pop("examples", None)
     section = OrchestratorSection(**{"group_size": 4, "groups_per_step": 2, "max_async_level": 0, **settings})
-    environment = fakes.Environment(score=score or (lambda text: float(text == "yes")))
+    environment = fakes.Environment(score=score or (lambda text: float(text == "yes")), examples=examples)
     follower = WeightFollower(Engine(), folder, wait_seconds=5)  # type: ignore[arg-type]
+    schedule = Schedule([WeightedEnvironment(environment)], seed=0)
     runner = GroupRunner(
-        RolloutPlayer(fakes.Mode(answer or fakes.coin), model="m", sampling=SamplingParams()),
-        Schedule([WeightedEnvironment(environment)], seed=0),
+        fakes.executor(fakes.Mode(answer or fakes.coin), schedule),
+        schedule,
         group_size=section.group_size,
         max_concurrency=64,
         advantage_std=False,
         current_version=lambda: follower.version,
+        filters=None if filters is None else filters(),
     )
     sinks = SinkSet({"jsonl": JsonlSink()})
     sinks.open(folder.root, {})
@@ -72,7 +76,9 @@ def batches(folder: RunFolder) -> list[StepBatch]:
 
 
 def without_times(batch: StepBatch) -> Any:
-    return (batch.step, batch.samples, batch.progress, {k: v for k, v in batch.metrics.items() if "time" not in k})
+    timed = ("time", "throughput", "event_loop")
+    figures = {name: value for name, value in batch.metrics.items() if not name.startswith(timed)}
+    return (batch.step, batch.samples, batch.progress, figures)
 
 
 async def test_every_step_is_sampled_by_its_own_weights_and_reported_once(tmp_path: Path, fakes: Any) -> None:
@@ -153,3 +159,29 @@ async def test_batches_before_the_newest_checkpoint_are_removed_when_reported(tm
     folder.write_checkpoint_pointer(3, folder.checkpoints / "step_000003")
     await run(folder, fakes, until=5, steps=5)
     assert folder.batch_steps() == [2, 3, 4]
+
+
+def solved() -> FilterSet:
+    options = DifficultyOptions(equal_rewards=False, solved_in_a_row=2, solved_share=0.0, solved_reward=0.75)
+    return FilterSet({"difficulty": DifficultyFilter(options)})
+
+
+async def test_solved_examples_are_left_out_and_a_resumed_run_still_knows_them(tmp_path: Path, fakes: Any) -> None:
+    def answer(session: Any) -> Any:
+        easy = session.task % 2 == 0
+        return fakes.turn("yes" if easy or session.seed % 2 else "no", version=fakes.version(session))
+
+    whole, parts = RunFolder(tmp_path / "whole"), RunFolder(tmp_path / "parts")
+    common = {"answer": answer, "examples": 4, "filters": solved}
+    await run(whole, fakes, until=8, steps=8, **common)
+    await run(parts, fakes, until=4, steps=4, **common)
+    await run(parts, fakes, first=4, until=8, steps=8, **common)
+    assert [without_times(batch) for batch in batches(parts)] == [without_times(batch) for batch in batches(whole)]
+    played = [json.loads(line)["example_id"] for step in range(5, 8) for line in read_lines(whole, step)]
+    assert not {"scripted/0", "scripted/2"} & set(played), "both are always solved"
+    assert batches(whole)[-1].progress.filters["difficulty"]["solved"]["scripted/0"] == 2
+    assert sum(batch.metrics["groups/skipped"] for batch in batches(whole)) > 0
+
+
+def read_lines(folder: RunFolder, step: int) -> list[str]:
+    return folder.rollout_path(step).read_text().splitlines()

@@ -55,6 +55,19 @@ def test_a_process_with_another_configuration_is_refused_with_the_keys(tmp_path:
         attach_run(config(tmp_path / "run", sampling={"temperature": 0.5}, trainer={"lr": 0.1}))
 
 
+def test_a_run_may_go_on_with_other_devices_and_another_number_of_processes(tmp_path: Path) -> None:
+    attach_run(config(tmp_path / "run", trainer={"processes": 4, "parallel": {"context": 2}}))
+    attach_run(config(tmp_path / "run", trainer={"processes": 1, "device": "cuda", "checkpoint_async": True}))
+    with pytest.raises(ConfigError, match=r"these differ: trainer\.seq_len"):
+        attach_run(config(tmp_path / "run", trainer={"processes": 4, "seq_len": 64}))
+
+
+def test_a_run_whose_engines_would_get_adapters_alone_is_refused(tmp_path: Path) -> None:
+    adapters = config(tmp_path / "run", renderer="qwen3", trainer={"lora": {"publish": "adapter"}})
+    with pytest.raises(ConfigError, match="load whole weights, not adapters"):
+        check_names(adapters)
+
+
 def test_unset_values_do_not_differ_from_themselves(tmp_path: Path) -> None:
     attach_run(config(tmp_path / "run", trainer={"threads": None}))
     attach_run(config(tmp_path / "run", trainer={"threads": None}))

@@ -57,9 +57,10 @@ async def test_max_turns_of_the_run_is_a_limit_below_the_environments(fakes: Any
 
 
 def runner(fakes: Any, mode: Any, environment: Any, size: int = 4) -> GroupRunner:
+    schedule = Schedule([WeightedEnvironment(environment)], seed=0)
     return GroupRunner(
-        player(mode),
-        Schedule([WeightedEnvironment(environment)], seed=0),
+        fakes.executor(mode, schedule),
+        schedule,
         group_size=size,
         max_concurrency=8,
         advantage_std=False,

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import errno
+import hashlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prl.types import TrainingSample
-from prl_train.run import PeerError, Progress, RunError, RunFolder, StepBatch, decode_batch, encode_batch, read_json
+from prl_train.errors import CheckpointError
+from prl_train.run import (
+    PeerError,
+    Progress,
+    RunError,
+    RunFolder,
+    StepBatch,
+    StorageError,
+    decode_batch,
+    encode_batch,
+    read_json,
+)
 from prl_train.run.files import create_exclusively, write_bytes
 from prl_train.run.metrics import append_metrics, read_metrics
 from prl_train.run.status import StatusBoard
+from prl_train.storage import write_sealed
 
 
 def sample(**fields: object) -> TrainingSample:
@@ -63,7 +80,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
         raise OSError("disk full")
 
     monkeypatch.setattr(Path, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(StorageError, match="file cannot be written: disk full"):
         write_bytes(path, b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
     assert path.read_bytes() == b"old"
@@ -124,3 +141,115 @@ def test_a_status_of_an_earlier_start_is_history(tmp_path: Path) -> None:
     later.began += 1
     later.raise_if_failed("trainer")
     assert later.get("trainer") is None
+
+
+def test_a_row_of_metrics_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    """A run whose metrics are lost silently cannot be watched."""
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(StorageError, match=r"metrics.jsonl cannot be written: Is a directory"):
+        append_metrics(tmp_path / "metrics.jsonl", 0, {})
+
+
+def test_only_one_process_is_a_runs_orchestrator(tmp_path: Path) -> None:
+    """Two would make one batch out of different rollouts."""
+    first, second = RunFolder(tmp_path), RunFolder(tmp_path)
+    with first.owned("orchestrator"):
+        with second.owned("trainer"):
+            pass
+        with pytest.raises(RunError, match=rf"another orchestrator of this run is running: process {os.getpid()}"):
+            second.owned("orchestrator").__enter__()
+    with second.owned("orchestrator"):
+        pass
+
+
+def test_a_killed_process_may_be_followed_by_another_at_once(tmp_path: Path) -> None:
+    code = "import sys, time; from pathlib import Path; from prl_train.run import RunFolder\n"
+    code += "with RunFolder(Path(sys.argv[1])).owned('trainer'): print('mine', flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "mine\n"
+    with pytest.raises(RunError, match=f"process {child.pid}"):
+        RunFolder(tmp_path).owned("trainer").__enter__()
+    child.kill()
+    child.wait(10)
+    child.stdout.close()
+    with RunFolder(tmp_path).owned("trainer"):
+        pass
+
+
+def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> None:
+    """Half a checkpoint for each kill would fill the disk in a week."""
+    folder = RunFolder(tmp_path)
+    half = folder.checkpoints / ".step_000002.ab12"
+    half.mkdir(parents=True)
+    (half / "tensors").write_bytes(b"half")
+    aside = folder.checkpoints / ".step_000004.old.cd34" / "step_000004"
+    aside.mkdir(parents=True)
+    folder.trained.mkdir()
+    (folder.trained / ".step_000001.json.7.ab.tmp").write_text("{")
+    folder.batches.mkdir()
+    (folder.batches / ".batch_000001.msgpack.7.ab.tmp").write_bytes(b"half")
+    with folder.owned("trainer"):
+        assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["step_000004"], "it was moved aside"
+        assert list(folder.trained.iterdir()) == []
+        assert len(list(folder.batches.iterdir())) == 1, "the orchestrator may be writing it"
+    with folder.owned("orchestrator"):
+        assert list(folder.batches.iterdir()) == []
+
+
+def test_a_batch_is_trained_again_only_if_it_is_the_same(tmp_path: Path) -> None:
+    """A resumed trainer repeats the steps after its checkpoint; other batches in their place would be trained twice."""
+    folder = RunFolder(tmp_path)
+    folder.write_batch(StepBatch(step=0, samples=[], metrics={"reward": 1.0}, progress=Progress()))
+    folder.read_batch(0)
+    folder.write_trained(0, {"loss": 0.5})
+    digest = hashlib.sha256(folder.batch_path(0).read_bytes()).hexdigest()
+    assert folder.trained_batch(0) == digest
+    assert folder.read_trained(0) == {"loss": 0.5}
+    folder.read_batch(0)
+    folder.write_trained(0, {"loss": 0.25})
+    assert (folder.trained_batch(0), folder.read_trained(0)) == (digest, {"loss": 0.25})
+    folder.write_batch(StepBatch(step=0, samples=[], metrics={"reward": 2.0}, progress=Progress()))
+    folder.read_batch(0)
+    with pytest.raises(RunError, match="the batch of step 0 is not the one that was trained before"):
+        folder.write_trained(0, {"loss": 0.1})
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        RuntimeError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_directory_that_the_disk_has_no_room_for_leaves_the_old_one(tmp_path: Path, error: Exception) -> None:
+    """Writers in Rust tell of a full disk in a text alone."""
+
+    def whole(work: Path) -> None:
+        (work / "data").write_text("old")
+
+    def full(work: Path) -> None:
+        (work / "data").write_text("ne")
+        raise error
+
+    write_sealed(tmp_path / "step", "marker.json", {}, whole)
+    with pytest.raises(CheckpointError, match="step cannot be written: No space left on device"):
+        write_sealed(tmp_path / "step", "marker.json", {}, full)
+    assert [path.name for path in tmp_path.iterdir()] == ["step"]
+    assert (tmp_path / "step" / "data").read_text() == "old"
+
+
+def test_another_error_while_writing_keeps_its_name(tmp_path: Path) -> None:
+    def wrong(work: Path) -> None:
+        raise ValueError("not a tensor")
+
+    with pytest.raises(ValueError, match="not a tensor"):
+        write_sealed(tmp_path / "step", "marker.json", {}, wrong)
+
+
+def test_a_directory_in_a_place_that_cannot_be_written_is_told_in_three_parts(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file is in the way")
+    with pytest.raises(CheckpointError, match="step cannot be written: File exists") as told:
+        write_sealed(tmp_path / "checkpoints" / "step", "marker.json", {}, lambda work: None)
+    assert told.value.where == str(tmp_path / "checkpoints" / "step")
+    assert "free space" in told.value.next_step

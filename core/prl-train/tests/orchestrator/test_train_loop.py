@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from prl.types import MicroBatch, TrainingSample
+from prl_train.distributed import World
 from prl_train.launch.train_loop import TrainLoop
 from prl_train.run import PeerError, Progress, RunFolder, StepBatch
 
@@ -19,6 +21,7 @@ class FakeTrainer:
     """Counts steps; its weights are that count."""
 
     def __init__(self, **settings: Any) -> None:
+        self.world = World()
         self.config = SimpleNamespace(**{"seq_len": 64, "checkpoint_every": 2, "keep_checkpoints": 2, **settings})
         self.count = 0
         self.published: list[int] = []
@@ -38,10 +41,14 @@ class FakeTrainer:
         target.mkdir(parents=True)
         return target
 
-    def save_checkpoint(self, directory: Path, extra: dict[str, Any]) -> Path:
+    def save_checkpoint(self, directory: Path, extra: dict[str, Any], *, then: Callable[[], None]) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         (directory / "state.json").write_text(json.dumps({"count": self.count}))
+        then()
         return directory
+
+    def finish_checkpoint(self) -> None:
+        """Nothing is written in the background."""
 
     def load_checkpoint(self, directory: Path) -> dict[str, Any]:
         self.count = json.loads((directory / "state.json").read_text())["count"]

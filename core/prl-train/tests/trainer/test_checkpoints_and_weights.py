@@ -24,12 +24,13 @@ from prl_train.trainer.checkpoint import checkpoint_path, remove_old_checkpoints
 from .test_trainer import samples
 
 Make = Callable[..., Trainer]
+USAGE = ("seconds", "tokens_per_second", "memory_gb")
 SCHEDULE: dict[str, Any] = {"lr": 5e-3, "warmup_steps": 3, "schedule": "cosine", "total_steps": 6}
 
 
 def run(trainer: Trainer, first: int, last: int) -> list[dict[str, float]]:
     metrics = [trainer.step(pack(samples(5, seed=n), 48)) for n in range(first, last)]
-    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in metrics]
+    return [{key: value for key, value in entry.items() if key not in USAGE} for entry in metrics]
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one_bit_for_bit(make_trainer: Make, tmp_path: Path) -> None:
@@ -194,3 +195,42 @@ def test_publishing_again_replaces_a_version(make_trainer: Make, tmp_path: Path)
     second = load_file(trainer.publish_weights(tmp_path, 1) / "model.safetensors")
     assert not torch.equal(first["model.norm.weight"], second["model.norm.weight"])
     assert [path.name for path in tmp_path.iterdir()] == ["version_000001"]
+
+
+def test_large_weights_are_several_files_and_an_index(make_trainer: Make, tmp_path: Path) -> None:
+    """A file of a large model would not fit into one; every loader knows the index."""
+    trainer = make_trainer(weights_file_gb=2e-5)
+    path = trainer.publish_weights(tmp_path, 1)
+    files = sorted(entry.name for entry in path.glob("*.safetensors"))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    index = json.loads((path / "model.safetensors.index.json").read_text())
+    assert set(index["weight_map"].values()) == set(files)
+    for name, file in index["weight_map"].items():
+        assert name in load_file(path / file)
+    loaded = AutoModelForCausalLM.from_pretrained(path).state_dict()
+    for name, value in trainer.model.state_dict().items():
+        assert torch.equal(loaded[name], value), name
+    assert read_weights(path, verify=True) == 1
+
+
+def test_a_background_write_that_fails_is_told(
+    make_trainer: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run must not go on for hours without a checkpoint, believing it has some."""
+    trainer = make_trainer(checkpoint_async=True)
+
+    def crash(*_: object, **__: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(storage, "replace_directory", crash)
+    done: list[int] = []
+    trainer.save_checkpoint(tmp_path / "c", then=lambda: done.append(1))
+    with pytest.raises(OSError, match="disk full"):
+        trainer.finish_checkpoint()
+    assert done == []
+    monkeypatch.undo()
+    trainer.save_checkpoint(tmp_path / "c", then=lambda: done.append(2))
+    trainer.finish_checkpoint()
+    assert done == [2]
+    assert trainer.load_checkpoint(tmp_path / "c") == {}

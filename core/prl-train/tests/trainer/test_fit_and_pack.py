@@ -69,7 +69,7 @@ def test_optional_streams_are_cut_with_the_tokens() -> None:
 
 
 def test_a_sample_with_images_is_dropped_rather_than_cut() -> None:
-    result = fit_sample(sample([1, 2, 3], [0, 1, 1], prompt=1, pixel_values=[0.5]), 2)
+    result = fit_sample(sample([1, 2, 3], [0, 1, 1], prompt=1, pixel_values=[0.5], image_grid_thw=[[1, 1, 1]]), 2)
     assert (result.sample, result.is_truncated) == (None, True)
 
 
@@ -126,6 +126,26 @@ def test_samples_with_and_without_a_stream_never_share_a_row() -> None:
     plain = sample([1, 2], [0, 1])
     rows = pack([plain, replace(plain, teacher_logprobs=[0.0, -1.0]), plain], 100)
     assert [(len(row.cu_seqlens) - 1, row.teacher_logprobs) for row in rows] == [(2, None), (1, [0.0, -1.0])]
+
+
+def test_samples_that_nobody_sampled_have_rows_of_their_own() -> None:
+    """A teacher's texts have no log-probabilities of the engine, and zeros would be certainties."""
+    plain = sample([1, 2], [0, 1])
+    rows = pack([plain, replace(plain, completion_logprobs=None)], 100)
+    assert [row.inference_logprobs for row in rows] == [[-0.01, -0.02], None]
+    long = fit_sample(sample([1, 2, 3], [0, 1, 1], completion_logprobs=None), 2)
+    assert long.sample is not None
+    assert (long.sample.completion_ids, long.sample.completion_logprobs) == ([1, 2], None)
+
+
+def test_routing_of_padding_is_no_route() -> None:
+    (row,) = pack([sample([1, 2], [0, 1], routed_experts=[[[4, 5]], [[6, 7]]])], 4, pad_to=4)
+    assert row.routed_experts.tolist() == [[[4, 5]], [[6, 7]], [[-1, -1]], [[-1, -1]]]
+
+
+def test_routing_of_two_models_is_refused() -> None:
+    with pytest.raises(AlignmentError, match="shapes"):
+        pack([sample([1], [1], routed_experts=[[[4, 5]]]), sample([1], [1], routed_experts=[[[4]]])], 4)
 
 
 def test_first_fit_decreasing_fills_rows() -> None:

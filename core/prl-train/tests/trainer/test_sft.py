@@ -14,7 +14,7 @@ import torch
 import prl
 from prl.types import ConfigError
 from prl_train.attention.binding import BoundKernel
-from prl_train.data import build
+from prl_train.data import SampleBuilder
 from prl_train.errors import CheckpointError, DataError, TrainingError
 from prl_train.sft import SftConfig, run_sft, warm_up
 from prl_train.sft.loop import SftResult
@@ -38,7 +38,7 @@ def renderer(model_dir: Path) -> Any:
 def segments(renderer: Any, model_dir: Path, row: dict[str, Any]) -> list[tuple[str, bool]]:
     """Return the rendered text cut where the mask changes."""
     tokenizer = prl.load_tokenizer(str(model_dir))
-    sample = build(renderer, row)
+    (sample,) = SampleBuilder(renderer, tokenizer, mode="whole").build(row)
     cuts = [i for i in range(1, len(sample)) if sample.loss_mask[i] != sample.loss_mask[i - 1]]
     bounds = zip([0, *cuts], [*cuts, len(sample)], strict=True)
     return [(tokenizer.decode(sample.token_ids[start:end]), sample.loss_mask[start]) for start, end in bounds]
@@ -91,8 +91,10 @@ def test_a_rows_tools_reach_the_template(renderer: Any, model_dir: Path, as_text
         {"role": "user", "content": "Dim the lamp."},
         {"role": "assistant", "content": "", "tool_calls": [call]},
     ]
-    sample = build(renderer, {"messages": messages, "tools": json.dumps([TOOL]) if as_text else [TOOL]})
-    text = prl.load_tokenizer(str(model_dir)).decode(sample.token_ids)
+    tokenizer = prl.load_tokenizer(str(model_dir))
+    builder = SampleBuilder(renderer, tokenizer, mode="whole")
+    (sample,) = builder.build({"messages": messages, "tools": json.dumps([TOOL]) if as_text else [TOOL]})
+    text = tokenizer.decode(sample.token_ids)
     assert "# Tools" in text
     assert '"name": "lamp"' in text
     assert sample.token_ids == renderer.render_ids(messages, tools=[TOOL])
@@ -130,7 +132,10 @@ class _Stop(Exception):
 
 
 def without_times(result: SftResult) -> list[dict[str, float]]:
-    return [{key: value for key, value in entry.items() if key != "seconds"} for entry in result.metrics]
+    return [
+        {key: value for key, value in entry.items() if key not in ("seconds", "tokens_per_second", "memory_gb")}
+        for entry in result.metrics
+    ]
 
 
 def test_a_resumed_run_equals_an_uninterrupted_one(config: SftConfig, tmp_path: Path) -> None:
@@ -170,15 +175,16 @@ def test_old_checkpoints_are_not_overwritten_by_a_new_run(config: SftConfig) -> 
 
 def test_resuming_on_changed_data_is_refused(config: SftConfig) -> None:
     run_sft(config.model_copy(update={"steps": 3}))
-    config.data.path.write_text(config.data.path.read_text().replace("guess 3", "guess 9"))
-    with pytest.raises(CheckpointError, match="the data file changed"):
+    path = Path(str(config.data.path))
+    path.write_text(path.read_text().replace("guess 3", "guess 9"))
+    with pytest.raises(CheckpointError, match="the data changed"):
         run_sft(config)
 
 
 def test_a_row_without_a_target_stops_with_its_number_or_is_skipped_and_counted(
     config: SftConfig, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with config.data.path.open("a") as file:
+    with Path(str(config.data.path)).open("a") as file:
         file.write('\n{"messages": [{"role": "user", "content": "hi"}], "score": 1}\n')
     single = config.model_copy(update={"steps": None, "epochs": 1})
     with pytest.raises(DataError, match="no token of this conversation would be trained") as caught:
@@ -190,13 +196,14 @@ def test_a_row_without_a_target_stops_with_its_number_or_is_skipped_and_counted(
         result = run_sft(single.model_copy(update={"data": data, "directory": config.directory / "skip"}))
     assert result.metrics[-1]["dropped"] == 1.0
     assert sum(entry["samples"] for entry in result.metrics) == 12
-    assert "row 13 is skipped" in caplog.text
-    assert "columns of" in caplog.text
+    assert "row 13: " in caplog.text
+    assert "is skipped: no token" in caplog.text
+    assert "columns that are not used" in caplog.text
     assert "score" in caplog.text
 
 
 def test_a_malformed_row_stops_before_the_first_step(config: SftConfig) -> None:
-    with config.data.path.open("a") as file:
+    with Path(str(config.data.path)).open("a") as file:
         file.write('\n{"messages": [{"content": "hi"}]}\n')
     with pytest.raises(DataError, match="a message needs a `role`") as caught:
         run_sft(config)
@@ -240,6 +247,8 @@ def test_a_warm_up_that_runs_out_of_samples_says_so(make_trainer: Callable[..., 
 def test_the_registrys_sdpa_kernel_is_the_trainers_default(model_dir: Path, kernel: BoundKernel) -> None:
     from prl_train.attention.binding import resolve_kernel
 
-    assert resolve_kernel("sdpa", device="cpu", dtype="float32") == kernel
+    found = resolve_kernel("sdpa", device="cpu", dtype="float32")
+    assert (found.name, type(found.kernel)) == (kernel.name, type(kernel.kernel))
+    assert found.features > kernel.features
     with pytest.raises(ConfigError, match="does not run on device 'mps'"):
         resolve_kernel("sdpa", device="mps", dtype="float32")

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prl.types import ConfigError
-from prl_train.data import IndexedSource, SftPacker, SftSample, normalise_message, read_jsonl, read_row
+from prl_train.data import (
+    IndexedSource,
+    JsonlRows,
+    LocalBuilder,
+    RowMix,
+    SftPacker,
+    SftSample,
+    normalise_message,
+    open_rows,
+    read_row,
+)
 from prl_train.errors import DataError
 
 TOOLS = [{"type": "function", "function": {"name": "lamp", "description": "", "parameters": {"type": "object"}}}]
@@ -88,26 +99,62 @@ def test_a_bad_row_says_what_where_and_what_next(row: dict[str, Any], what: str)
     assert caught.value.next_step
 
 
-def test_a_bad_line_is_named_by_its_number(tmp_path: Path) -> None:
+def test_a_bad_line_is_named_by_its_number_among_the_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    path.write_text('{"messages": []}\n\n{oops}\n', encoding="utf-8")
-    rows = read_jsonl(path)
-    assert next(rows) == {"messages": []}
-    with pytest.raises(DataError, match="not JSON") as caught:
-        next(rows)
-    assert caught.value.where == f"{path}, line 3"
+    path.write_text('{"messages": []}\n\n{oops}\n[1]\n', encoding="utf-8")
+    rows = JsonlRows(path)
+    assert len(rows) == 3
+    assert rows[0] == {"messages": []}
+    for index, what in ((1, "not JSON"), (2, "not an object")):
+        with pytest.raises(DataError, match=what) as caught:
+            rows[index]
+        assert caught.value.where == f"{path}, row {index + 1}"
 
 
-def test_a_missing_file_is_a_three_part_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="does not exist"):
-        list(read_jsonl(tmp_path / "none.jsonl"))
+@pytest.mark.parametrize("name", ["none.jsonl", "none.parquet"])
+def test_a_missing_file_is_a_three_part_error(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match="does not exist") as caught:
+        open_rows(str(tmp_path / name))
+    assert name in caught.value.where
 
 
-def source(lengths: list[int], **options: Any) -> IndexedSource:
-    def build(index: int) -> SftSample:
-        return SftSample([index] * lengths[index], [True] * lengths[index], index)
+def source(lengths: list[int], *, shuffle: bool = False, seed: int = 0, epochs: int | None = 1) -> IndexedSource:
+    def build(index: int) -> list[SftSample]:
+        return [SftSample([index] * lengths[index], [True] * lengths[index], index)]
 
-    return IndexedSource(len(lengths), build, **({"shuffle": False} | options))
+    return of_rows(len(lengths), build, shuffle=shuffle, seed=seed, epochs=epochs)
+
+
+def of_rows(
+    count: int, build: Callable[[int], Any], *, shuffle: bool = False, seed: int = 0, epochs: int | None = 1
+) -> IndexedSource:
+    mix = RowMix([Numbers(count)])
+    return IndexedSource(
+        count,
+        LocalBuilder(build),
+        order=lambda epoch: mix.order(epoch, seed=seed, shuffle=shuffle),
+        epochs=epochs,
+    )
+
+
+class Numbers:
+    """A store whose rows are their numbers."""
+
+    def __init__(self, count: int, name: str = "numbers") -> None:
+        self.count = count
+        self.name = name
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        return {"index": index}
+
+    def where(self, index: int) -> str:
+        return f"{self.name}, row {index + 1}"
+
+    def fingerprint(self) -> str:
+        return f"{self.name} {self.count}"
 
 
 def all_rows(packer: SftPacker) -> list[list[int]]:
@@ -149,19 +196,77 @@ def test_epochs_are_shuffled_differently_and_reproducibly() -> None:
     assert packs[0][0] != packs[0][1]
 
 
+LONG = [[SftSample([1] * 9, [True] * 9, 0)], [SftSample([2] * 9, [False] * 6 + [True] * 3, 1)], []]
+
+
 def test_long_rows_are_cut_and_rows_without_target_are_dropped_and_counted() -> None:
-    built = [SftSample([1] * 9, [True] * 9, 0), SftSample([2] * 9, [False] * 6 + [True] * 3, 1), None]
-    packer = SftPacker(IndexedSource(3, lambda index: built[index], shuffle=False), 5)
+    packer = SftPacker(of_rows(3, LONG.__getitem__), 5)
     assert [(s.index, len(s)) for s in packer.next_samples()] == [(0, 5)]
     with pytest.raises(StopIteration):
         packer.next_samples()
     assert (packer.truncated, packer.dropped) == (1, 2)
 
 
+def test_long_rows_are_dropped_or_refused_where_the_run_says_so() -> None:
+    packer = SftPacker(of_rows(4, [*LONG, [SftSample([3] * 5, [True] * 5, 3)]].__getitem__), 5, too_long="drop")
+    assert [sample.index for sample in packer.next_samples()] == [3]
+    assert (packer.truncated, packer.dropped) == (0, 3)
+    with pytest.raises(DataError, match="a sample has 9 tokens, more than seq_len = 5") as caught:
+        SftPacker(of_rows(3, LONG.__getitem__), 5, too_long="error").next_samples()
+    assert caught.value.where == "row number 1 of the data set"
+
+
 def test_a_data_set_without_any_target_stops_instead_of_spinning_for_ever() -> None:
-    packer = SftPacker(IndexedSource(3, lambda _: SftSample([1, 2], [False, False]), epochs=None), 8)
+    packer = SftPacker(of_rows(3, lambda _: [SftSample([1, 2], [False, False])], epochs=None), 8)
     with pytest.raises(DataError, match="no row of the data set has a target within seq_len = 8"):
         packer.next_samples()
+
+
+@pytest.mark.parametrize("after", range(5))
+def test_a_conversation_of_several_samples_loses_none_where_a_run_is_resumed(after: int) -> None:
+    def build(index: int) -> list[SftSample]:
+        return [SftSample([10 * index + part] * 3, [True] * 3, index) for part in range(3)]
+
+    whole = tokens_of_rows(SftPacker(of_rows(3, build), 7))
+    assert [token for row in whole for token in row] == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+    packer = SftPacker(of_rows(3, build), 7)
+    first = [[sample.token_ids[0] for sample in packer.next_samples()] for _ in range(after)]
+    resumed = SftPacker(of_rows(3, build), 7)
+    resumed.load_state_dict(json.loads(json.dumps(packer.state_dict())))
+    assert first + tokens_of_rows(resumed) == whole
+
+
+def tokens_of_rows(packer: SftPacker) -> list[list[int]]:
+    rows = []
+    while True:
+        try:
+            rows.append([sample.token_ids[0] for sample in packer.next_samples()])
+        except StopIteration:
+            return rows
+
+
+def test_a_row_with_an_error_stops_or_is_told_and_passed_over() -> None:
+    built: list[Any] = [DataError("bad", where="row 1", next_step="mend it"), [SftSample([1, 2], [True, True], 1)]]
+    with pytest.raises(DataError, match="bad"):
+        SftPacker(of_rows(2, built.__getitem__), 8).next_samples()
+    told: list[DataError] = []
+    rows = IndexedSource(2, LocalBuilder(built.__getitem__), order=lambda _: [0, 1], on_error=told.append)
+    packer = SftPacker(rows, 8)
+    assert [sample.index for sample in packer.next_samples()] == [1]
+    assert (told, packer.dropped) == ([built[0]], 1)
+
+
+def test_sources_share_an_epoch_by_their_weights_and_half_a_source_is_another_half_in_the_next() -> None:
+    mix = RowMix([Numbers(4, "a"), Numbers(10, "b"), Numbers(3, "c")], [1.0, 0.5, 2.0])
+    epochs = [mix.order(epoch, seed=7, shuffle=False) for epoch in range(2)]
+    for order in epochs:
+        assert order[:4] == [0, 1, 2, 3]
+        assert sorted(order[-6:]) == [14, 14, 15, 15, 16, 16]
+        assert len(order) == 4 + 5 + 6
+    assert sorted(epochs[0][4:9] + epochs[1][4:9]) == list(range(4, 14))
+    assert (mix.where(0), mix.where(4), mix.where(16)) == ("a, row 1", "b, row 1", "c, row 3")
+    assert mix[13] == {"index": 9}
+    assert RowMix([Numbers(4), Numbers(10)], most=6).order(0, seed=0, shuffle=False) == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_checkpoint_of_another_data_set_is_refused() -> None:

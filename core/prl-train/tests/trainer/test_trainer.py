@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +237,18 @@ def test_gradient_checkpointing_changes_memory_not_numbers(make_trainer: Make) -
     plain, saved = (make_trainer(gradient_checkpointing=on).step(rows) for on in (False, True))
     assert saved["loss"] == pytest.approx(plain["loss"], rel=1e-6)
     assert saved["grad_norm"] == pytest.approx(plain["grad_norm"], rel=1e-5)
+
+
+@pytest.mark.heavy
+def test_compiled_layers_train_the_same(make_trainer: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also with checkpointing around them, and under the names that others know. Traced, but not to machine code."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    plain, compiled = make_trainer(), make_trainer(compile=True, gradient_checkpointing=True)
+    (row,) = pack(samples(4), 64)
+    assert compiled.step([row])["loss"] == pytest.approx(plain.step([row])["loss"], rel=1e-4)
+    published = AutoModelForCausalLM.from_pretrained(compiled.publish_weights(tmp_path, 1)).state_dict()
+    for name, value in plain.model.state_dict().items():
+        torch.testing.assert_close(published[name], value, rtol=0, atol=1e-4)
 
 
 def test_bfloat16_passes_keep_float32_master_weights(make_trainer: Make, tmp_path: Path) -> None:

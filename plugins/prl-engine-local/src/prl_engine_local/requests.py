@@ -127,7 +127,8 @@ class RequestBook:
         if key is None:
             return _Entry(self._submit(request), b"", waiters=1)
         # not the rank: a client may try again on another one
-        fingerprint = hashlib.sha256(msgspec.json.encode(replace(request, data_parallel_rank=None))).digest()
+        same = replace(request, data_parallel_rank=None, encoded=None)
+        fingerprint = hashlib.sha256(msgspec.json.encode(same)).digest()
         with self._lock:
             entry = self._entries.get(key)
             if entry is None:

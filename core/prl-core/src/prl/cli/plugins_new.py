@@ -24,7 +24,7 @@ def run(kind: str, name: str, /, *, dir: Path = Path()) -> None:
     Parameters
     ----------
     kind
-        renderer, parser, environment, client-mode or attention.
+        renderer, parser, environment, client-mode, attention or loss.
     name
         The name it will offer, such as acme-3: small letters, digits, hyphens and dots.
     dir

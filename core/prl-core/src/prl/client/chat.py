@@ -35,15 +35,19 @@ class _Logprobs(msgspec.Struct):
     content: list[_Entry] | None = None
 
 
-class _Choice(msgspec.Struct):
+class ChatChoice(msgspec.Struct):
+    """One completion of a chat answer."""
+
     message: dict[str, Any]
     finish_reason: str
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
 
 
-class _Answer(msgspec.Struct):
-    choices: list[_Choice]
+class ChatAnswer(msgspec.Struct):
+    """A chat completion as any OpenAI-compatible server sends it; ids and weights where it names them."""
+
+    choices: list[ChatChoice]
     prompt_token_ids: list[int] | None = None
     weight_version: int | None = None
 
@@ -80,7 +84,7 @@ class ChatModeSession:
         check_single(sampling)
         conversation = [*self.messages, *new_messages]
         answer = await self._ask(conversation, self._body(conversation, sampling))
-        turn = self._turn(_decoded(answer), sampling.temperature)
+        turn = self._turn(read_answer(answer), sampling.temperature)
         self.messages = [*conversation, turn.message]
         self._turns += 1
         self._last = turn
@@ -108,7 +112,7 @@ class ChatModeSession:
         }
         return {name: value for name, value in body.items() if value is not None} | dict(self._extra)
 
-    def _turn(self, answer: _Answer, temperature: float) -> Turn:
+    def _turn(self, answer: ChatAnswer, temperature: float) -> Turn:
         if len(answer.choices) != 1:
             raise wire.malformed(f"one completion was asked for, {len(answer.choices)} came", ROUTE)
         choice = answer.choices[0]
@@ -130,17 +134,17 @@ class ChatModeSession:
             logprobs=logprobs,
             finish_reason="length" if choice.finish_reason == "length" else "stop",
             weight_version=self._weight_version(answer),
-            message=_message(choice.message),
+            message=said_message(choice.message),
             parsed=parsed,
             temperature=temperature,
         )
 
-    def _parsed(self, choice: _Choice, prompt_ids: Sequence[int]) -> ParsedResponse:
+    def _parsed(self, choice: ChatChoice, prompt_ids: Sequence[int]) -> ParsedResponse:
         if self._renderer is not None:
             return self._renderer.parse_response(choice.token_ids or [], tools=self._tools, prompt_ids=prompt_ids)
         return parse_message(choice.message)
 
-    def _weight_version(self, answer: _Answer) -> int:
+    def _weight_version(self, answer: ChatAnswer) -> int:
         version = answer.weight_version if answer.weight_version is not None else self._version
         if version is None:
             raise MalformedResponseError(
@@ -186,7 +190,7 @@ def parse_message(message: Mapping[str, Any]) -> ParsedResponse:
     )
 
 
-def _message(sent: Mapping[str, Any]) -> Message:
+def said_message(sent: Mapping[str, Any]) -> Message:
     """Keep what the server said, without the nulls some servers send for absent fields."""
     message: Message = {"role": "assistant", "content": sent.get("content") or ""}
     if reasoning := sent.get("reasoning_content") or sent.get("reasoning"):
@@ -196,9 +200,10 @@ def _message(sent: Mapping[str, Any]) -> Message:
     return message
 
 
-def _decoded(answer: Mapping[str, Any]) -> _Answer:
+def read_answer(answer: Mapping[str, Any]) -> ChatAnswer:
+    """Return a checked chat answer; raise `MalformedResponseError` for anything else."""
     try:
-        return msgspec.convert(answer, _Answer)
+        return msgspec.convert(answer, ChatAnswer)
     except msgspec.ValidationError as error:
         raise wire.malformed(f"the answer is not a chat completion: {error}", ROUTE) from error
 

@@ -38,7 +38,9 @@ class HttpEngineClient:
 
     A failed connection, 429, 502, 503 and 504 are tried again, `retries` times, after pauses that double from `backoff`
     seconds; every try carries the same `request_id`, so that a finished answer is repeated rather than sampled again.
-    `timeout` (seconds) bounds one try; None waits as long as the engine takes. `headers` go with every request (trace
+    `timeout` (seconds) bounds one try; None waits as long as the engine takes. An answer may be lost on a connection
+    that stays open: after each `ask_again` seconds of silence a generate request is sent once more, beside the one that
+    waits, where the route carries its key; the engine joins the two. `headers` go with every request (trace
     context, authorisation), and `data_parallel_rank` with every one that names none. `route` is how tokens are asked
     for. Cancelling a call closes its connection, at which the engine aborts the request.
     """
@@ -54,9 +56,11 @@ class HttpEngineClient:
         headers: Mapping[str, str] | None = None,
         data_parallel_rank: int | None = None,
         route: GenerateRoute | None = None,
+        ask_again: float | None = 60.0,
+        health_timeout: float = HEALTH_SECONDS,
     ) -> None:
         check_address(base_url)
-        self._aiohttp = _import_aiohttp()
+        self._aiohttp = import_aiohttp()
         self.base_url = base_url.rstrip("/")
         self._timeout = self._aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
         self._load_timeout = self._aiohttp.ClientTimeout(total=LOAD_SECONDS, sock_connect=connect_timeout)
@@ -64,6 +68,8 @@ class HttpEngineClient:
         self._backoff = backoff
         self._headers = {"Content-Type": "application/json", **_rank(data_parallel_rank), **(headers or {})}
         self._route: GenerateRoute = route or PrlRoute()
+        self._ask_again = ask_again if self._route.joins_retries else None
+        self._health_timeout = health_timeout
         self._contexts: dict[str, int] = {}
         self._sessions: dict[asyncio.AbstractEventLoop, Any] = {}
 
@@ -74,8 +80,28 @@ class HttpEngineClient:
         keyed = replace(request, request_id=request.request_id or uuid.uuid4().hex)
         if route.needs_max_tokens and keyed.sampling.max_tokens is None:
             keyed = with_room(keyed, await self._context(keyed.model), where)
-        answer = await self._send("POST", route.path, route.encode(keyed), _rank(request.data_parallel_rank))
+        answer = await self._insist(route.path, route.encode(keyed), _rank(request.data_parallel_rank))
         return route.decode(answer, keyed, where)
+
+    async def _insist(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        """Send a request that the engine knows again by its key; send it once more whenever it stays silent."""
+        if self._ask_again is None:
+            return await self._send("POST", path, body, headers)
+        tries: list[asyncio.Task[bytes]] = []
+        try:
+            while True:
+                tries.append(asyncio.create_task(self._send("POST", path, body, headers)))
+                done, _ = await asyncio.wait(tries, timeout=self._ask_again, return_when=asyncio.FIRST_COMPLETED)
+                if done:
+                    return done.pop().result()
+                for old in tries[:-1]:  # the newest has joined by now: the engine goes on for its sake
+                    old.cancel()
+                tries = tries[-1:]
+        finally:
+            for one in tries:
+                if one.done() and not one.cancelled():
+                    one.exception()  # seen, so that nobody is told it was not
+                one.cancel()
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Send an OpenAI chat body; the engine renders the prompt. Retries carry one `request_id`."""
@@ -115,7 +141,7 @@ class HttpEngineClient:
     async def health(self) -> bool:
         """Whether the engine answers and is ready; never raises, never retries."""
         try:
-            async with asyncio.timeout(HEALTH_SECONDS):
+            async with asyncio.timeout(self._health_timeout):
                 status, _ = await self._once("GET", "/health", None, {})
         except (self._aiohttp.ClientError, OSError, TimeoutError):
             return False
@@ -221,7 +247,8 @@ def retry_pause(backoff: float, attempt: int) -> float:
     return float(min(LONGEST_PAUSE, backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
 
 
-def _import_aiohttp() -> Any:
+def import_aiohttp() -> Any:
+    """Return aiohttp, or raise `ConfigError` with the command that installs it."""
     try:
         return importlib.import_module("aiohttp")
     except ImportError as error:

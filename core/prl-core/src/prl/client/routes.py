@@ -16,6 +16,8 @@ class GenerateRoute(Protocol):
     path: str
     needs_max_tokens: bool
     """Whether the client must say how many tokens are left of the context, for a server that would guess."""
+    joins_retries: bool
+    """Whether the server knows a repeated request by its key, and samples once for both."""
 
     def encode(self, request: GenerateRequest) -> bytes:
         """Return the body of the request."""
@@ -31,6 +33,7 @@ class PrlRoute:
 
     path = "/v1/generate"
     needs_max_tokens = False
+    joins_retries = True
 
     def encode(self, request: GenerateRequest) -> bytes:
         """Return the body of the request."""
@@ -50,6 +53,7 @@ class VllmRoute:
 
     path = "/inference/v1/generate"
     needs_max_tokens = True
+    joins_retries = False
 
     def __init__(self, weight_version: int = 0) -> None:
         self.weight_version = weight_version

@@ -7,9 +7,12 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
+
 from prl.contracts import EngineClient, Renderer
 from prl.types import (
     ConfigError,
+    EncodedIds,
     GenerateRequest,
     Message,
     ParsedResponse,
@@ -48,6 +51,7 @@ class RendererSession:
         self._thread_above = thread_above
         self._stop_ids = renderer.get_stop_token_ids()
         self._prompt: list[int] = []
+        self._text = b"[]"
         self._completion: list[int] | None = None
         self._turns = 0
 
@@ -55,11 +59,13 @@ class RendererSession:
         """Append messages, sample one assistant turn, append it; on any error the session is as before."""
         check_single(sampling)
         new = list(new_messages)
-        prompt = await self._prompt_ids(new)
+        prompt, kept = await self._prompt_ids(new)
+        text = self._as_json(prompt, kept)
         response = await self._engine.generate(
             GenerateRequest(
                 model=self._model,
                 prompt_token_ids=prompt,
+                encoded=EncodedIds(prompt, text),
                 sampling=replace(
                     sampling,
                     stop_token_ids=tuple(dict.fromkeys([*self._stop_ids, *sampling.stop_token_ids])),
@@ -73,7 +79,7 @@ class RendererSession:
         parsed = await self._parse(choice.token_ids, prompt)
         message = parsed.to_message()
         self.messages = [*self.messages, *new, message]
-        self._prompt, self._completion = prompt, choice.token_ids
+        self._prompt, self._text, self._completion = prompt, text, choice.token_ids
         self._turns += 1
         return Turn(
             prompt_ids=prompt,
@@ -87,8 +93,17 @@ class RendererSession:
             routed_experts=choice.routed_experts,
         )
 
-    async def _prompt_ids(self, new: list[Message]) -> list[int]:
-        """Render; off the event loop where there is much to encode, so that other rollouts need not wait for it."""
+    def _as_json(self, prompt: list[int], kept: int) -> bytes:
+        """Return the prompt as JSON: the last one's text goes on where its `kept` ids do."""
+        if not kept or kept == len(prompt):
+            return msgspec.json.encode(prompt)
+        return b"%b,%b" % (self._text[:-1], msgspec.json.encode(prompt[kept:])[1:])
+
+    async def _prompt_ids(self, new: list[Message]) -> tuple[list[int], int]:
+        """Render; return the ids and how many of them are the last prompt.
+
+        It leaves the event loop where there is much to encode, so that other rollouts need not wait for it.
+        """
         size = sum(len(str(message.get("content") or "")) for message in new)
         if size > self._thread_above:
             return await asyncio.to_thread(self._render, new)
@@ -100,19 +115,20 @@ class RendererSession:
             return await asyncio.to_thread(parse, completion, tools=self._tools, prompt_ids=prompt)
         return parse(completion, tools=self._tools, prompt_ids=prompt)
 
-    def _render(self, new: list[Message]) -> list[int]:
+    def _render(self, new: list[Message]) -> tuple[list[int], int]:
         if self._completion is not None:
             bridged = self._renderer.bridge_to_next_turn(
                 self._prompt, self._completion, new, tools=self._tools, history=self.messages
             )
             if bridged is not None:
-                return self._proven(bridged.token_ids)
+                return self._proven(bridged.token_ids), len(self._prompt)
         # a full render need not extend what was sampled: it then shows as a break, and starts a new training sample
-        return self._renderer.render_ids([*self.messages, *new], tools=self._tools, add_generation_prompt=True)
+        return self._renderer.render_ids([*self.messages, *new], tools=self._tools, add_generation_prompt=True), 0
 
     def _proven(self, ids: list[int]) -> list[int]:
-        before = [*self._prompt, *(self._completion or ())]
-        if ids[: len(before)] != before:
+        sent, sampled = self._prompt, self._completion or []
+        start, end = len(sent), len(sent) + len(sampled)
+        if ids[:start] != sent or ids[start:end] != sampled:
             raise RenderError(
                 "the bridged prompt does not begin with the ids that were sent and sampled",
                 where=f"bridge_to_next_turn of renderer {self._renderer.name!r}, turn {self._turns}",

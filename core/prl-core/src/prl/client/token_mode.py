@@ -13,6 +13,7 @@ from prl.types import ConfigError, Message, ToolSpec
 from . import wire
 from .chat import ChatModeSession
 from .framing import Framing
+from .images import has_images
 from .modes import ChatModeOptions
 from .rollout import rollout_client
 
@@ -39,8 +40,11 @@ class TokenModeSession(ChatModeSession):
         self._framing = framing
 
     async def _ask(self, conversation: Sequence[Message], body: dict[str, Any]) -> dict[str, Any]:
-        """Send the exact ids where they are known, else let the server render."""
-        if self._last is None:
+        """Send the exact ids where they are known, else let the server render.
+
+        Images that a turn brings have their placeholders only once the server has prepared them.
+        """
+        if self._last is None or has_images(conversation[len(self.messages) :]):
             return await self._token_engine.chat(body)
         tokens = await self._framing.extend(self._last, self.messages, conversation)
         if tokens is None:

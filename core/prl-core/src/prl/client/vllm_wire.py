@@ -79,7 +79,7 @@ def encode_generate(request: GenerateRequest) -> bytes:
     }
     body: dict[str, Any] = {
         "model": request.model,
-        "token_ids": list(request.prompt_token_ids),
+        "token_ids": wire.prompt_json(request),
         "sampling_params": {name: value for name, value in sampling.items() if value is not None},
         "priority": request.priority or None,
         "cache_salt": request.cache_salt or None,
@@ -98,7 +98,7 @@ def decode_generate(body: bytes, request: GenerateRequest, where: str, weight_ve
     return GenerateResponse(
         choices=tuple(_checked(choice, f"choices[{index}]", where) for index, choice in enumerate(answer.choices)),
         weight_version=min((version for version in versions if version is not None), default=weight_version),
-        prompt_token_ids=list(request.prompt_token_ids),
+        prompt_token_ids=wire.prompt_ids(request),
         prompt_logprobs=wire.check_prompt(_prompt_logprobs(answer.prompt_logprobs, request, where), request, where),
         usage=wire.counts(answer.usage),
         request_id=answer.request_id,

@@ -39,7 +39,7 @@ class _Choice(msgspec.Struct, gc=False):
 class _Answer(msgspec.Struct, gc=False):
     choices: list[_Choice]
     weight_version: int
-    prompt_token_ids: list[int] | None = None
+    prompt_token_ids: msgspec.Raw = msgspec.Raw()
     prompt_logprobs: list[float | None] | None = None
     usage: dict[str, Any] | None = None
     request_id: str | None = None
@@ -53,7 +53,7 @@ def encode_generate(request: GenerateRequest) -> bytes:
     params = request.sampling
     body: dict[str, Any] = {
         "model": request.model,
-        "prompt_token_ids": list(request.prompt_token_ids),
+        "prompt_token_ids": prompt_json(request),
         "max_tokens": params.max_tokens,
         "min_tokens": params.min_tokens or None,
         "temperature": params.temperature,
@@ -70,22 +70,44 @@ def encode_generate(request: GenerateRequest) -> bytes:
     return msgspec.json.encode({name: value for name, value in body.items() if value is not None})
 
 
+def prompt_json(request: GenerateRequest) -> msgspec.Raw:
+    """Return the prompt's ids as JSON, encoded where the caller did not keep them so."""
+    return msgspec.Raw(request.prompt_json or msgspec.json.encode(list(request.prompt_token_ids)))
+
+
 def decode_generate(body: bytes, request: GenerateRequest, where: str) -> GenerateResponse:
     """Return the checked answer; raise `MalformedResponseError` for anything inconsistent with the request."""
     try:
         answer = _decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise malformed(f"the answer is not a generate answer: {error}", where) from error
-    check_request(len(answer.choices), answer.prompt_token_ids, request, where)
+    check_request(len(answer.choices), _other_prompt(answer.prompt_token_ids, request, where), request, where)
     choices = tuple(_checked(choice, index, where) for index, choice in enumerate(answer.choices))
     return GenerateResponse(
         choices=choices,
         weight_version=answer.weight_version,
-        prompt_token_ids=list(request.prompt_token_ids),
+        prompt_token_ids=prompt_ids(request),
         prompt_logprobs=check_prompt(answer.prompt_logprobs, request, where),
         usage=counts(answer.usage),
         request_id=answer.request_id,
     )
+
+
+def _other_prompt(said: msgspec.Raw, request: GenerateRequest, where: str) -> list[int] | None:
+    """Return the prompt that the answer says it is for; None where it says none, or repeats our own bytes."""
+    raw, kept = memoryview(said), request.prompt_json
+    if not raw or (kept is not None and raw == kept):
+        return None
+    try:
+        return msgspec.json.decode(raw, type=list[int] | None)
+    except msgspec.MsgspecError as error:
+        raise malformed(f"the answer's prompt_token_ids are not ids: {error}", where) from error
+
+
+def prompt_ids(request: GenerateRequest) -> list[int]:
+    """Return the prompt as a list; the caller's own where it is one, since nobody changes it."""
+    ids = request.prompt_token_ids
+    return ids if isinstance(ids, list) else list(ids)
 
 
 def counts(usage: Mapping[str, Any] | None) -> dict[str, int]:
@@ -97,7 +119,7 @@ def check_request(completions: int, prompt: list[int] | None, request: GenerateR
     """Raise `MalformedResponseError` unless the answer has the completions that were asked for, of the prompt sent."""
     if completions != request.sampling.n:
         raise malformed(f"{request.sampling.n} completions were asked for, {completions} came", where)
-    if prompt is not None and prompt != list(request.prompt_token_ids):
+    if prompt is not None and prompt != prompt_ids(request):
         raise malformed("the answer is for other prompt ids than were sent", where)
 
 
@@ -131,9 +153,9 @@ def check_tokens(token_ids: Sequence[int], logprobs: Sequence[float], name: str,
         raise malformed(f"{name} has {len(token_ids)} token ids but {len(logprobs)} log-probabilities", where)
     if token_ids and min(token_ids) < 0:
         raise malformed(f"{name}.token_ids holds {min(token_ids)}", where)
-    for position, value in enumerate(logprobs):
-        if not _is_logprob(value):
-            raise malformed(f"{name}.logprobs[{position}] is {value}, which is no log-probability", where)
+    if not _are_logprobs(logprobs):
+        position, value = next(item for item in enumerate(logprobs) if not _is_logprob(item[1]))
+        raise malformed(f"{name}.logprobs[{position}] is {value}, which is no log-probability", where)
 
 
 def check_prompt(values: list[float | None] | None, request: GenerateRequest, where: str) -> list[float | None] | None:
@@ -148,6 +170,11 @@ def check_prompt(values: list[float | None] | None, request: GenerateRequest, wh
         if (value is not None) if position == 0 else (value is None or not _is_logprob(value)):
             raise malformed(f"prompt_logprobs[{position}] is {value}", where)
     return values
+
+
+def _are_logprobs(values: Sequence[float]) -> bool:
+    """Judge all at once, which is far cheaper than one by one: a value that is not finite spoils the sum."""
+    return not values or (math.isfinite(sum(values)) and min(values) > SENTINEL and max(values) <= ROUNDING)
 
 
 def _is_logprob(value: float) -> bool:

@@ -1,6 +1,6 @@
 """What a plugin implements, one contract a file."""
 
-from .attention import AttentionKernel
+from .attention import FEATURES, AttentionKernel, AttentionPasses, Varlen
 from .client import ChatSession, ClientMode, EngineClient, RoutedEngine, TokenChatClient
 from .engine import Engine
 from .environment import (
@@ -14,16 +14,19 @@ from .environment import (
     StepResult,
 )
 from .executor import RolloutExecutor, RolloutJob, RolloutWorker, WorkerSpec
-from .filter import RolloutFilter
+from .filter import ExampleHistory, RolloutFilter
+from .loss import Loss, LossInputs, LossResult, LossUnit
 from .parser import CallView, PieceWriter, ReadCall, ReasoningCodec, ToolCodec
 from .renderer import Renderer, StreamParser
 from .sink import Sink
 
 __all__ = [
+    "FEATURES",
     "AgentEndpoint",
     "AgentEnvironment",
     "AgentResult",
     "AttentionKernel",
+    "AttentionPasses",
     "CallView",
     "ChatSession",
     "ClientMode",
@@ -33,6 +36,11 @@ __all__ = [
     "Environment",
     "Episode",
     "Example",
+    "ExampleHistory",
+    "Loss",
+    "LossInputs",
+    "LossResult",
+    "LossUnit",
     "PieceWriter",
     "ReadCall",
     "ReasoningCodec",
@@ -47,5 +55,6 @@ __all__ = [
     "StreamParser",
     "TokenChatClient",
     "ToolCodec",
+    "Varlen",
     "WorkerSpec",
 ]

@@ -85,10 +85,11 @@ class AgentEndpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentResult:
-    """How an agent's run was judged."""
+    """How an agent's run was judged; `output` is the last part of what it printed, for people who read rollouts."""
 
     reward: float
     metrics: dict[str, float] = field(default_factory=dict)
+    output: str = ""
 
 
 @runtime_checkable

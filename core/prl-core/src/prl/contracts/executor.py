@@ -34,6 +34,10 @@ class RolloutJob:
 class RolloutWorker(Protocol):
     """What a spec's target makes; one lives in each process that plays rollouts and holds its connections."""
 
+    async def start(self) -> None:
+        """Reach the engine; raise `ConfigError` or `EngineError` with the next step where that fails."""
+        ...
+
     async def play(self, job: RolloutJob) -> Rollout:
         """Play one rollout to its end. What breaks is in the rollout's `error`, with the turns so far."""
         ...

@@ -18,7 +18,11 @@ class Sink(Protocol):
         ...
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Take one step's metrics."""
+        """Take one step's metrics.
+
+        Steps come in order, each once. An evaluation that took longer comes in a record of its own, which holds nothing
+        but `eval/<name>/...`, after later steps'; `eval/<name>/step` is its step.
+        """
         ...
 
     def rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:

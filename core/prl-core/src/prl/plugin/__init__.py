@@ -3,6 +3,7 @@
 from .auto import RendererMismatchWarning, resolve_renderer, template_sha256
 from .discovery import FoundPlugin, discover
 from .hookspecs import hookimpl, hookspec
+from .known import is_first_party
 from .process import configure_registry, get_registry, reset_registry
 from .records import (
     AttentionEntry,
@@ -24,7 +25,7 @@ from .registry import Conflict, Registry
 from .settings import PluginSettings
 from .snapshot import Snapshot, compare_snapshots, read_snapshot, save_snapshot, take_snapshot
 from .state import Outcome, PluginRow, Status
-from .targets import build_options, check_needs, create, load_target, missing_needs
+from .targets import build_options, check_needs, create, load_target, missing_needs, required_options
 
 __all__ = [
     "AttentionEntry",
@@ -59,9 +60,11 @@ __all__ = [
     "get_registry",
     "hookimpl",
     "hookspec",
+    "is_first_party",
     "load_target",
     "missing_needs",
     "read_snapshot",
+    "required_options",
     "reset_registry",
     "resolve_renderer",
     "save_snapshot",

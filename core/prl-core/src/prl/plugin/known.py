@@ -28,6 +28,11 @@ def known_providers(kind: str, name: str) -> list[str]:
     return [dist for dist, kinds in known_table().items() if name in kinds.get(kind, {})]
 
 
+def is_first_party(dist: str, kind: str, name: str) -> bool:
+    """Say whether the table has a name as this distribution's."""
+    return name in known_table().get(dist, {}).get(kind, {})
+
+
 def known_renderers(*, model: str | None, template: str | None) -> list[str]:
     """Return the first-party renderers for an exact model id or the sha256 of a chat template."""
     return [

@@ -76,7 +76,13 @@ class EngineEntry(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionEntry(Record):
-    """Target: an `AttentionKernel` factory; `features` among "window", "softmax_scale", "sinks", "lse", "gqa"."""
+    """Target: `create() -> AttentionKernel`, or `AttentionPasses` where `features` has "lse".
+
+    `features` are keys of `prl.contracts.FEATURES`. Empty `devices` and `dtypes` are no limit, 0 and () neither.
+    `forward_only` are devices where it has no backward. `compute_capability` is the least of a CUDA device, (major,
+    minor); `compute_capability_below` the first that is too new. `priority` orders what `auto` may choose, highest
+    first; it counts for first-party plugins only.
+    """
 
     kind: ClassVar[str] = "attention_kernel"
     devices: tuple[str, ...] = ()
@@ -84,6 +90,12 @@ class AttentionEntry(Record):
     needs: tuple[str, ...] = ()
     install: str = ""
     features: tuple[str, ...] = ()
+    forward_only: tuple[str, ...] = ()
+    head_size_max: int = 0
+    head_size_multiple: int = 1
+    compute_capability: tuple[int, ...] = ()
+    compute_capability_below: tuple[int, ...] = ()
+    priority: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,10 +108,12 @@ class EnvironmentEntry(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SinkEntry(Record):
-    """Target: `create(options) -> Sink`."""
+    """Target: `create(options) -> Sink`; `needs` and `install` as for an engine."""
 
     kind: ClassVar[str] = "sink"
     options: str = ""
+    needs: tuple[str, ...] = ()
+    install: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,19 +126,28 @@ class FilterEntry(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossEntry(Record):
-    """Target: `create(options) -> Loss`; `needs` are streams that it reads, such as "teacher_logprobs"."""
+    """Target: `create(options) -> Loss`; `streams` are the optional ones that it reads, such as "teacher_logprobs".
+
+    `advantages` says whether it reads advantages: where it does not, rollouts need no siblings to be compared with.
+    """
 
     kind: ClassVar[str] = "loss"
     options: str = ""
-    needs: tuple[str, ...] = ()
+    streams: tuple[str, ...] = ()
+    advantages: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecutorEntry(Record):
-    """Target: `create(options) -> RolloutExecutor`; `needs` and `install` as for an engine."""
+    """Target: `create(options) -> RolloutExecutor`; `needs` and `install` as for an engine.
+
+    `in_process` says that rollouts are played in the orchestrator's own process, where an embedded engine can be
+    reached.
+    """
 
     kind: ClassVar[str] = "executor"
     options: str = ""
+    in_process: bool = False
     needs: tuple[str, ...] = ()
     install: str = ""
 

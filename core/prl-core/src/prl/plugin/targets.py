@@ -54,6 +54,15 @@ def build_options(
     return build_model(model, values, where=place, locate=locate)
 
 
+def required_options(record: Record) -> list[str]:
+    """Return the options without which a record's target cannot be called."""
+    target = str(getattr(record, "options", ""))
+    if not target:
+        return []
+    model: type[BaseModel] = _import(record, target)
+    return [field.alias or name for name, field in model.model_fields.items() if field.is_required()]
+
+
 def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:
     """Find a name, check its options, and call its target with the arguments and the options model.
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from prl.contracts import EngineClient, Environment, Renderer
+from prl.contracts import AgentEnvironment, EngineClient, Environment, Renderer
 from prl.plugin import (
     AttentionEntry,
     ClientModeEntry,
     EnvironmentEntry,
+    LossEntry,
     ReasoningParserEntry,
     Record,
     RendererEntry,
     ToolParserEntry,
     build_options,
     load_target,
+    required_options,
 )
 from prl.tokenizer import Tokenizer, as_tokenizer
 from prl.types import PrlError
@@ -27,6 +29,7 @@ from .checks import (
     CheckResult,
     ClientModeSubject,
     EnvironmentSubject,
+    LossSubject,
     NotApplicable,
     ReasoningCodecSubject,
     RendererSubject,
@@ -113,7 +116,13 @@ def _reasoning_parser(record: ReasoningParserEntry, given: Tokenizer | None) -> 
 
 @_builds(EnvironmentEntry)
 def _environment(record: EnvironmentEntry, given: Tokenizer | None) -> EnvironmentSubject:
-    return EnvironmentSubject(record.name, cast(Environment, create_from(record)))
+    needed = required_options(record)
+    if needed:
+        raise NotApplicable(f"{record.name!r} cannot be made without options: {', '.join(needed)}")
+    environment = create_from(record)
+    if isinstance(environment, AgentEnvironment):
+        raise NotApplicable(f"{record.name!r} runs an agent, which needs a model to talk to: check it in a run")
+    return EnvironmentSubject(record.name, cast(Environment, environment))
 
 
 @_builds(ClientModeEntry)
@@ -129,4 +138,15 @@ def _attention_kernel(record: AttentionEntry, given: Tokenizer | None) -> Attent
     if record.devices and "cpu" not in record.devices:
         raise NotApplicable(f"{record.name!r} runs on {', '.join(record.devices)}: check it there with AttentionSuite")
     dtype = "float32" if "float32" in (record.dtypes or ("float32",)) else record.dtypes[0]
-    return AttentionSubject(record.name, load_target(record)(), features=record.features, dtype=dtype)
+    return AttentionSubject(
+        record.name,
+        load_target(record)(),
+        features=record.features,
+        dtype=dtype,
+        has_backward="cpu" not in record.forward_only,
+    )
+
+
+@_builds(LossEntry)
+def _loss(record: LossEntry, given: Tokenizer | None) -> LossSubject:
+    return LossSubject(record.name, create_from(record), streams=record.streams, advantages=record.advantages)

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from prl.contracts import AttentionKernel, Environment, ReasoningCodec, Renderer, ToolCodec
+from prl.contracts import AttentionKernel, AttentionPasses, Environment, Loss, ReasoningCodec, Renderer, ToolCodec
 from prl.plugin import RendererEntry, get_registry
 from prl.tokenizer import Tokenizer, as_tokenizer
 
@@ -22,6 +22,7 @@ from .checks import (
     Check,
     ClientModeSubject,
     EnvironmentSubject,
+    LossSubject,
     Oracle,
     ReasoningCodecSubject,
     RendererSubject,
@@ -192,21 +193,51 @@ class ClientModeSuite:
 
 
 class AttentionSuite:
-    """Check an attention kernel: override the fixture `kernel`, and name its record's features, device and dtype."""
+    """Check an attention kernel: override the fixture `kernel`, and name its record's features, device and dtype.
+
+    `kernel` is what the record's target makes. `has_backward` is False where the record names the device in
+    `forward_only`.
+    """
 
     features: ClassVar[Collection[str]] = ()
     device: ClassVar[str] = "cpu"
     dtype: ClassVar[str] = "float32"
+    has_backward: ClassVar[bool] = True
+    quirks: ClassVar[Mapping[str, str]] = {}
 
     @pytest.fixture
-    def kernel(self) -> AttentionKernel:
+    def kernel(self) -> AttentionKernel | AttentionPasses:
         """The kernel to check."""
         pytest.fail("override the fixture kernel")
 
     @_checks("attention_kernel")
-    def test_conformance(self, check: Check, kernel: AttentionKernel) -> None:
+    def test_conformance(self, check: Check, kernel: AttentionKernel | AttentionPasses) -> None:
         """Run one check of the kit."""
         subject = AttentionSubject(
-            type(self).__name__, kernel, features=self.features, device=self.device, dtype=self.dtype
+            type(self).__name__,
+            kernel,
+            features=self.features,
+            device=self.device,
+            dtype=self.dtype,
+            has_backward=self.has_backward,
+            quirks=self.quirks,
         )
+        conform(check, subject)
+
+
+class LossSuite:
+    """Check a loss: override the fixture `loss`; `streams` and `advantages` are those of its record."""
+
+    streams: ClassVar[Collection[str]] = ()
+    advantages: ClassVar[bool] = True
+
+    @pytest.fixture
+    def loss(self) -> Loss:
+        """The loss to check."""
+        pytest.fail("override the fixture loss")
+
+    @_checks("loss")
+    def test_conformance(self, check: Check, loss: Loss) -> None:
+        """Run one check of the kit."""
+        subject = LossSubject(type(self).__name__, loss, streams=self.streams, advantages=self.advantages)
         conform(check, subject)

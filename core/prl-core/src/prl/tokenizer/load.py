@@ -15,6 +15,7 @@ from .foreign import TiktokenEncoding, own_backend, tiktoken_backend
 
 _BACKENDS = ("auto", "fast", "hf")
 _HUB_FILES = [
+    "config.json",  # says whether the model takes images
     "tokenizer.json",
     "tokenizer_config.json",
     "chat_template.jinja",

@@ -1,7 +1,27 @@
 """Rollouts to training samples: interleave turns, and say why a sample had to be started anew."""
 
-from .causes import Divergence, classify_break
+from .causes import Divergence, TurnSpan, classify_break
+from .files import at_line, read_trajectories, trajectory_files
 from .interleave import InterleaveResult, interleave_rollout
+from .records import RecordedSample, RecordedTrajectory, RecordedTurn
 from .routed import align_routed_experts
+from .shapes import read_trajectory
+from .unfold import SampledStretch, number_stretches
 
-__all__ = ["Divergence", "InterleaveResult", "align_routed_experts", "classify_break", "interleave_rollout"]
+__all__ = [
+    "Divergence",
+    "InterleaveResult",
+    "RecordedSample",
+    "RecordedTrajectory",
+    "RecordedTurn",
+    "SampledStretch",
+    "TurnSpan",
+    "align_routed_experts",
+    "at_line",
+    "classify_break",
+    "interleave_rollout",
+    "number_stretches",
+    "read_trajectories",
+    "read_trajectory",
+    "trajectory_files",
+]

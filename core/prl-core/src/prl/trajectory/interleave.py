@@ -31,18 +31,24 @@ class _Open:
     ids: list[int]
     prompt_length: int
     mask: list[bool]
-    logprobs: list[float]
+    logprobs: list[float] | None
     temperatures: list[float]
     turns: list[int] = field(default_factory=list)
     spans: list[TurnSpan] = field(default_factory=list)
     earlier: list[int] = field(default_factory=list)
 
 
-def interleave_rollout(rollout: Rollout, *, decode: Callable[[list[int]], str] | None = None) -> InterleaveResult:
+def interleave_rollout(
+    rollout: Rollout,
+    *,
+    decode: Callable[[list[int]], str] | None = None,
+    on_break: Callable[[Break, Divergence], None] | None = None,
+) -> InterleaveResult:
     """Turn a rollout into training samples: a turn extends the longest sample that its prompt starts with.
 
     Where none matches, a new sample starts and a `Break` says why and at which token; `decode` (ids to text) lets the
-    cause be told from the text. A rollout with an error keeps its samples with every mask False.
+    cause be told from the text. `on_break` is called with each break and both sides' ids, which are valid
+    during the call. A rollout with an error keeps its samples with every mask False.
     """
     samples: list[_Open] = []
     breaks: list[Break] = []
@@ -58,8 +64,8 @@ def interleave_rollout(rollout: Rollout, *, decode: Callable[[list[int]], str] |
             target = max(reversed(matching), key=lambda sample: len(sample.ids))
         else:
             if samples:
-                breaks.append(_break_at(samples, turn, number, decode))
-            target = _Open(list(turn.prompt_ids), len(turn.prompt_ids), [], [], [])
+                breaks.append(_break_at(samples, turn, number, decode, on_break))
+            target = _Open(list(turn.prompt_ids), len(turn.prompt_ids), [], None if turn.logprobs is None else [], [])
             samples.append(target)
         _extend(target, turn, number)
     built = [_build(sample, rollout) for sample in samples]
@@ -68,11 +74,17 @@ def interleave_rollout(rollout: Rollout, *, decode: Callable[[list[int]], str] |
 
 def _check_turn(turn: Turn, number: int, trajectory: str) -> None:
     where = f"turn {number} of trajectory {trajectory!r}"
-    if len(turn.logprobs) != len(turn.completion_ids):
+    if turn.logprobs is not None and len(turn.logprobs) != len(turn.completion_ids):
         raise AlignmentError(
             f"{len(turn.logprobs)} log-probabilities for {len(turn.completion_ids)} sampled tokens",
             where=where,
             next_step="the engine must return one log-probability per sampled token",
+        )
+    if turn.completion_mask is not None and len(turn.completion_mask) != len(turn.completion_ids):
+        raise AlignmentError(
+            f"the completion mask has {len(turn.completion_mask)} entries for {len(turn.completion_ids)} tokens",
+            where=where,
+            next_step="the mask must have one entry per token of the completion",
         )
     if not turn.prompt_ids:
         raise AlignmentError(
@@ -96,14 +108,23 @@ def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
     return low
 
 
-def _break_at(samples: Sequence[_Open], turn: Turn, number: int, decode: Callable[[list[int]], str] | None) -> Break:
+def _break_at(
+    samples: Sequence[_Open],
+    turn: Turn,
+    number: int,
+    decode: Callable[[list[int]], str] | None,
+    on_break: Callable[[Break, Divergence], None] | None,
+) -> Break:
     lengths = [_common_prefix(sample.ids, turn.prompt_ids) for sample in samples]
     closest = max(range(len(samples)), key=lambda index: (lengths[index], index))
     position = lengths[closest]
     divergence = Divergence(
         old_ids=samples[closest].ids, new_ids=turn.prompt_ids, position=position, turns=samples[closest].spans
     )
-    return Break(turn=number, cause=classify_break(divergence, decode), position=position)
+    found = Break(turn=number, cause=classify_break(divergence, decode), position=position)
+    if on_break is not None:
+        on_break(found, divergence)
+    return found
 
 
 def _extend(sample: _Open, turn: Turn, number: int) -> None:
@@ -113,8 +134,15 @@ def _extend(sample: _Open, turn: Turn, number: int) -> None:
     sample.ids.extend(new_prompt)
     start = len(sample.ids)
     sample.ids.extend(turn.completion_ids)
-    sample.mask += [False] * len(new_prompt) + [True] * len(turn.completion_ids)
-    sample.logprobs += [0.0] * len(new_prompt) + list(turn.logprobs)
+    sample.mask += [False] * len(new_prompt) + (turn.completion_mask or [True] * len(turn.completion_ids))
+    if sample.logprobs is not None and turn.logprobs is not None:
+        sample.logprobs += [0.0] * len(new_prompt) + list(turn.logprobs)
+    elif sample.logprobs is not turn.logprobs:
+        raise AlignmentError(
+            "some turns of one sample have log-probabilities and others have none",
+            where=f"turn {number}",
+            next_step="sample all turns of a rollout with one model",
+        )
     sample.temperatures += [turn.temperature] * (len(new_prompt) + len(turn.completion_ids))
     sample.spans.append(TurnSpan(start, len(sample.ids), turn))
     sample.turns.append(number)
@@ -129,13 +157,13 @@ def _build(sample: _Open, rollout: Rollout) -> TrainingSample:
     )
     length = len(sample.ids)
     completion = length - sample.prompt_length
-    streams: dict[str, Sequence[object]] = {
+    streams: dict[str, Sequence[object] | None] = {
         "mask": sample.mask,
         "logprobs": sample.logprobs,
         "temperatures": sample.temperatures,
     }
     for name, stream in streams.items():
-        if len(stream) != completion:
+        if stream is not None and len(stream) != completion:
             raise AlignmentError(
                 f"{name} has {len(stream)} entries for {completion} tokens",
                 where=f"trajectory {rollout.trajectory_id!r}",

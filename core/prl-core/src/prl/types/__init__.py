@@ -17,7 +17,7 @@ from .errors import (
     TokenizerError,
     close_names,
 )
-from .generate import GenerateChoice, GenerateRequest, GenerateResponse, SamplingParams
+from .generate import EncodedIds, GenerateChoice, GenerateRequest, GenerateResponse, SamplingParams
 from .messages import FunctionCall, Message, ToolCall, ToolSpec
 from .parsed import InvalidToolCall, ParseDelta, ParsedResponse, ParsedToolCall, arguments_json
 from .rendered import NO_MESSAGE, Kind, RenderedTokens, Span
@@ -30,6 +30,7 @@ __all__ = [
     "Break",
     "BreakCause",
     "ConfigError",
+    "EncodedIds",
     "EngineError",
     "EngineUnavailableError",
     "EngineUnreachableError",

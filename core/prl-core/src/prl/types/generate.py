@@ -21,10 +21,19 @@ class SamplingParams:
     stop_token_ids: Sequence[int] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class EncodedIds:
+    """A list of ids, which nobody changes any more, and its compact JSON."""
+
+    ids: Sequence[int]
+    json: bytes
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateRequest:
     """One prompt, as exact token ids.
 
+    `encoded` is the prompt as JSON, from a caller that keeps it: a growing prompt is then not encoded anew each turn.
     `prompt_logprobs` asks for the log-probability of every prompt token. `request_id` is the idempotency key.
     `cache_salt` keeps a prefix cache from serving keys computed by other weights.
     """
@@ -37,6 +46,13 @@ class GenerateRequest:
     cache_salt: str | None = None
     request_id: str | None = None
     data_parallel_rank: int | None = None
+    encoded: EncodedIds | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def prompt_json(self) -> bytes | None:
+        """The kept JSON of exactly these ids; None where there is none, or it is of another list."""
+        kept = self.encoded
+        return kept.json if kept is not None and kept.ids is self.prompt_token_ids else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from .messages import Message
+from .messages import Message, ToolSpec
 from .parsed import ParsedResponse
 
 
@@ -14,18 +14,21 @@ from .parsed import ParsedResponse
 class Turn:
     """One request to the engine and its answer.
 
-    `logprobs[i]` belongs to `completion_ids[i]`. `temperature` is what the engine sampled with.
+    `logprobs[i]` belongs to `completion_ids[i]`; None where nobody sampled these tokens: another model said it, and our
+    renderer wrote it down. `completion_mask[i]` is False where the completion holds what no model samples; None
+    stands for all True. `temperature` is what the engine sampled with.
     """
 
     prompt_ids: list[int]
     completion_ids: list[int]
-    logprobs: list[float]
+    logprobs: list[float] | None
     finish_reason: str
     weight_version: int
     message: Message
     parsed: ParsedResponse | None = None
     temperature: float = 1.0
     routed_experts: Any = None
+    completion_mask: list[bool] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +38,8 @@ class Rollout:
     `example_id` and `group_id` say which task it answers and with which siblings its reward is compared.
     `stop_reason` is "done", "max_turns", "prompt_too_long", "length" or "error"; a rollout that ended early keeps its
     turns. `error` is the text of what broke, None otherwise. `messages` is the whole conversation as the environment
-    saw it.
+    saw it; `turn_messages[k]` is the index in it of turn k's own message (empty where the conversation is not one line,
+    as an agent's need not be). `output` is what an agent printed, `tools` are those it brought itself.
     """
 
     trajectory_id: str
@@ -49,6 +53,9 @@ class Rollout:
     error: str | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     messages: tuple[Message, ...] = ()
+    turn_messages: tuple[int, ...] = ()
+    output: str = ""
+    tools: tuple[ToolSpec, ...] = ()
 
 
 class BreakCause(StrEnum):

@@ -1,4 +1,4 @@
-"""What is optimised: advantages and losses. The losses, which need torch, are imported on first use."""
+"""What is optimised: advantages and losses. What needs torch is imported on first use."""
 
 from __future__ import annotations
 
@@ -9,12 +9,29 @@ from .advantages import grpo_advantages
 from .loss_config import LossConfig
 
 if TYPE_CHECKING:
-    from .cross_entropy import cross_entropy_loss
-    from .policy import LossSums, policy_loss
+    from .resolve import resolve_loss
+    from .streams import Counts, check_streams, count_targets, loss_inputs
+    from .sums import LossSums
 
-__all__ = ["LossConfig", "LossSums", "cross_entropy_loss", "grpo_advantages", "policy_loss"]
+__all__ = [
+    "Counts",
+    "LossConfig",
+    "LossSums",
+    "check_streams",
+    "count_targets",
+    "grpo_advantages",
+    "loss_inputs",
+    "resolve_loss",
+]
 
-_HOMES = {"cross_entropy_loss": ".cross_entropy", "policy_loss": ".policy", "LossSums": ".policy"}
+_HOMES = {
+    "Counts": ".streams",
+    "LossSums": ".sums",
+    "check_streams": ".streams",
+    "count_targets": ".streams",
+    "loss_inputs": ".streams",
+    "resolve_loss": ".resolve",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,24 +1,33 @@
-"""Settings of the policy loss; no torch here, so that a configuration can be read without it."""
+"""Which loss the trainer minimises; no torch here, so that a configuration can be read without it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from pydantic import BaseModel, ConfigDict, Field
+
+from prl.types import ConfigError
 
 
 class LossConfig(BaseModel):
-    """Settings of the policy loss; names follow its formula.
+    """The loss by name; every other key of the section is an option of that loss, checked by the loss's own model.
 
-    A token is dropped from the policy term where its advantage is positive and p_train - p_inference exceeds
-    `drop_above`, or where it is not positive and the difference is under `-drop_below`: there an update would push the
-    two policies further apart.
+    Options may also stand in `[trainer.loss.options]`, as for every other plugin.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="allow", frozen=True)
 
-    drop_above: float = Field(default=0.2, ge=0.0, description="largest p_train - p_inference for advantages > 0")
-    drop_below: float = Field(default=0.2, ge=0.0, description="largest p_inference - p_train for advantages <= 0")
-    advantage_weight: float = Field(default=1.0, ge=0.0, description="tau_a: weight of the policy term")
-    kl_weight: float = Field(default=1e-3, ge=0.0, description="tau_k: weight of (log r)^2")
-    teacher_weight: float = Field(
-        default=0.0, ge=0.0, description="tau_t: weight of lp_teacher - lp_train in the advantage"
-    )
+    name: str = Field(default="grpo", description="name of a loss plugin: `prl plugins list --kind loss`")
+    options: dict[str, Any] = Field(default_factory=dict, description="the loss's own options")
+
+    def values(self) -> dict[str, Any]:
+        """Return the loss's options from both places; raise `ConfigError` where one is given twice."""
+        beside = dict(self.model_extra or {})
+        twice = sorted(beside.keys() & self.options.keys())
+        if twice:
+            raise ConfigError(
+                f"{', '.join(twice)} is given twice",
+                where="[trainer.loss] and [trainer.loss.options]",
+                next_step="keep it in one of the two",
+            )
+        return beside | self.options

@@ -5,8 +5,7 @@ The kernel and the row's boundaries travel as one keyword of `model(...)` down t
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+import math
 from typing import Any
 
 import torch
@@ -14,60 +13,16 @@ from torch import Tensor
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from prl.contracts import AttentionKernel
 from prl.types import ConfigError
 from prl_train.errors import TrainingError
 
+from .bound import BoundKernel, PackedCall, bind
+from .choose import resolve_kernel
+
+__all__ = ["IMPLEMENTATION", "BoundKernel", "PackedCall", "attend", "bind", "resolve_kernel"]
+
 IMPLEMENTATION = "prl_packed"
 """The name under which models find `attend`, as their `attn_implementation`."""
-
-
-@dataclass(frozen=True, slots=True)
-class BoundKernel:
-    """A kernel and what its record says it can do."""
-
-    name: str
-    kernel: AttentionKernel
-    features: frozenset[str]
-
-    def require(self, feature: str, why: str) -> None:
-        """Raise `ConfigError` where the kernel lacks a feature that the model needs."""
-        if feature not in self.features:
-            raise ConfigError(
-                f"the attention kernel {self.name!r} has no {feature!r}, and {why}",
-                where=f"attention = {self.name!r}",
-                next_step="choose another kernel: `prl plugins list --kind attention_kernel` shows their features",
-            )
-
-
-@dataclass(frozen=True, slots=True)
-class PackedCall:
-    """One forward pass: the kernel and where the documents lie in the row."""
-
-    bound: BoundKernel
-    cu_seqlens: Tensor
-    max_seqlen: int
-
-
-def resolve_kernel(name: str, *, device: str, dtype: str) -> BoundKernel:
-    """Find a kernel by name in the registry; raise `ConfigError` where it does not serve the device or dtype."""
-    from prl.plugin import get_registry, load_target
-
-    record: Any = get_registry().find("attention_kernel", name)
-    for value, offered, what in ((device, record.devices, "device"), (dtype, record.dtypes, "dtype")):
-        if offered and value not in offered:
-            raise ConfigError(
-                f"the attention kernel {name!r} does not run on {what} {value!r} (it offers {', '.join(offered)})",
-                where=f"attention = {name!r}",
-                next_step="choose another kernel: `prl plugins list --kind attention_kernel`",
-            )
-    kernel: Any = load_target(record)
-    return bind(name, kernel(), record.features)
-
-
-def bind(name: str, kernel: AttentionKernel, features: Collection[str]) -> BoundKernel:
-    """Pair a kernel with its features."""
-    return BoundKernel(name, kernel, frozenset(features))
 
 
 def attend(
@@ -82,6 +37,7 @@ def attend(
     sliding_window: int | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,
+    is_causal: bool | None = None,
     packed: PackedCall | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
@@ -92,31 +48,64 @@ def attend(
             where=type(module).__name__,
             next_step="call the model through prl_train.trainer.forward, one row at a time",
         )
-    if softcap is not None or dropout > 0:
+    if dropout > 0:
         raise ConfigError(
-            "packed attention kernels have neither a soft cap on the logits nor dropout",
+            "packed attention kernels have no dropout",
             where=type(module).__name__,
-            next_step="set attention_dropout to 0 in the model's config.json, or train another model",
+            next_step="set attention_dropout to 0 in the model's config.json",
         )
-    bound = packed.bound
+    causal = _is_causal(module, is_causal)
+    scale = None if scaling is None or math.isclose(scaling, query.shape[-1] ** -0.5) else scaling
+    _check_features(packed.bound, query, key, causal, sliding_window, s_aux, softcap, scale)
     window = (-1, -1)
     if sliding_window is not None:
-        bound.require("window", "the model has sliding-window layers")
-        window = (sliding_window - 1, 0)  # transformers counts the token itself, the contract does not
-    if s_aux is not None:
-        bound.require("sinks", "the model has attention sinks")
-    if query.shape[1] != key.shape[1]:
-        bound.require("gqa", "the model shares key heads between query heads")
-    attended = bound.kernel(
-        *(x[0].transpose(0, 1) for x in (query, key, value)),
-        cu_seqlens=packed.cu_seqlens,
-        max_seqlen=packed.max_seqlen,
-        causal=getattr(module, "is_causal", True),
+        # transformers counts the token itself, the contract does not
+        window = (sliding_window - 1, 0 if causal else sliding_window - 1)
+    attended = packed.attend(
+        *(x[0].transpose(0, 1) for x in _in_one_dtype(query, key, value)),
+        causal=causal,
         window=window,
-        softmax_scale=scaling,
+        softmax_scale=scale,
         sinks=s_aux,
+        softcap=softcap,
     )
     return attended[None], None
+
+
+def _is_causal(module: torch.nn.Module, given: bool | None) -> bool:
+    """Return the call's own word, as transformers' kernels do, or the layer's."""
+    return bool(getattr(module, "is_causal", True)) if given is None else given
+
+
+def _check_features(
+    bound: BoundKernel,
+    query: Tensor,
+    key: Tensor,
+    causal: bool,
+    sliding_window: int | None,
+    sinks: Tensor | None,
+    softcap: float | None,
+    scale: float | None,
+) -> None:
+    """Raise `ConfigError` naming what the layer needs and the kernel lacks."""
+    needed = (
+        ("non_causal", not causal, "the model has layers that look ahead"),
+        ("window", sliding_window is not None, "the model has sliding-window layers"),
+        ("sinks", sinks is not None, "the model has attention sinks"),
+        ("softcap", bool(softcap), "the model caps its attention scores"),
+        ("softmax_scale", scale is not None, "the model scales its attention scores in its own way"),
+        ("gqa", query.shape[1] != key.shape[1], "the model shares key heads between query heads"),
+    )
+    for feature, is_needed, why in needed:
+        if is_needed:
+            bound.require(feature, why)
+
+
+def _in_one_dtype(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
+    """Return the three in the dtype of autocast, which does not reach kernels, or of the query."""
+    kind = query.device.type
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else query.dtype
+    return tuple(x.to(dtype) for x in (query, key, value))
 
 
 def _no_mask(*_: Any, **__: Any) -> None:

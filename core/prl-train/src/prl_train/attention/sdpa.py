@@ -1,12 +1,13 @@
-"""Packed attention on torch's scaled dot product: per document, never a mask over the whole row.
+"""torch's scaled dot product attention over packed sequences: per document, never a mask over the whole row.
 
-Documents of similar length are padded to one batch. Under a causal mask a document's tokens never see the padding after
-them, so no mask is needed and the result is that of each document alone.
+Plain causal attention pads documents of similar length to one batch. Under a causal mask a document's tokens never see
+the padding after them, so no mask is needed and the result is that of each document alone. Windows, sinks and the
+passes with the log-sum-exp go to torch's flash operators of the device; what those do not take is written out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -15,7 +16,12 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from prl.types import ConfigError
+from prl.contracts import AttentionPasses, Varlen
+
+from . import sdpa_cuda
+from .naive import NaivePasses
+from .passes import DerivedKernel
+from .sdpa_cpu import CpuPasses
 
 _WASTE = 1.3
 """A batch of documents may have this many times the tokens of its documents: calls cost more than a little padding."""
@@ -34,76 +40,132 @@ class _Group:
 _plans: MutableMapping[Tensor, dict[bool, list[_Group]]] = WeakTensorKeyDictionary()
 
 
-def create() -> Callable[..., Tensor]:
-    """Return the kernel, an `AttentionKernel`."""
-    return sdpa
+class Sdpa:
+    """The kernel `sdpa`: an `AttentionKernel`, and `AttentionPasses`; every feature, on CPU and CUDA."""
 
+    def __init__(self) -> None:
+        self._derived = DerivedKernel(self)
 
-def sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    causal: bool = True,
-    window: tuple[int, int] = (-1, -1),
-    softmax_scale: float | None = None,
-    sinks: Tensor | None = None,
-) -> Tensor:
-    """Attend within each document; q [T, Hq, D], k and v [T, Hkv, D], result [T, Hq, Dv].
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        cu_seqlens: Tensor,
+        max_seqlen: int,
+        causal: bool = True,
+        window: tuple[int, int] = (-1, -1),
+        softmax_scale: float | None = None,
+        sinks: Tensor | None = None,
+        softcap: float = 0.0,
+    ) -> Tensor:
+        """Attend within each document; q [T, Hq, D], k and v [T, Hkv, D], result [T, Hq, Dv].
 
-    Tokens after `cu_seqlens[-1]` are padding and give zeros. `window` counts tokens to the left and right, -1 for all.
-    Raises `ConfigError` for `sinks`, which this kernel does not have.
-    """
-    if sinks is not None:
-        raise ConfigError(
-            "the attention kernel 'sdpa' has no attention sinks",
-            where="attention = 'sdpa'",
-            next_step="choose a kernel with the feature 'sinks' (see `prl plugins list --kind attention_kernel`)",
+        Tokens after `cu_seqlens[-1]` are padding and give zeros. `window` counts tokens to the left and right, -1 for
+        all.
+        """
+        if window == (-1, -1) and sinks is None and not softcap and not sdpa_cuda.serves(q, v, softcap):
+            return _by_groups(q, k, v, cu_seqlens, causal, softmax_scale)
+        return self._derived(
+            q,
+            k,
+            v,
+            cu_seqlens=cu_seqlens,
+            max_seqlen=max_seqlen,
+            causal=causal,
+            window=window,
+            softmax_scale=softmax_scale,
+            sinks=sinks,
+            softcap=softcap,
         )
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        varlen: Varlen,
+        *,
+        causal: bool,
+        window: tuple[int, int],
+        scale: float,
+        sinks: Tensor | None = None,
+        softcap: float = 0.0,
+    ) -> tuple[Tensor, Tensor]:
+        """Return out [Tq, Hq, Dv] and lse [Hq, Tq]."""
+        return _passes(q, v, softcap).forward(
+            q, k, v, varlen, causal=causal, window=window, scale=scale, sinks=sinks, softcap=softcap
+        )
+
+    def backward(
+        self,
+        dout: Tensor,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        out: Tensor,
+        lse: Tensor,
+        varlen: Varlen,
+        *,
+        causal: bool,
+        window: tuple[int, int],
+        scale: float,
+        sinks: Tensor | None = None,
+        softcap: float = 0.0,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+        """Return the gradients of q, k, v and sinks."""
+        return _passes(q, v, softcap).backward(
+            dout, q, k, v, out, lse, varlen, causal=causal, window=window, scale=scale, sinks=sinks, softcap=softcap
+        )
+
+
+def create() -> Sdpa:
+    """Return the kernel."""
+    return Sdpa()
+
+
+sdpa = Sdpa()
+_on_cpu, _on_cuda, _written_out = CpuPasses(), sdpa_cuda.CudaPasses(), NaivePasses()
+
+
+def _passes(q: Tensor, v: Tensor, softcap: float) -> AttentionPasses:
+    """Choose the passes for a call: the device's flash operators where they take it."""
+    if sdpa_cuda.serves(q, v, softcap):
+        return _on_cuda
+    if q.device.type == "cpu" and not softcap and q.shape[-1] == v.shape[-1]:
+        return _on_cpu
+    return _written_out
+
+
+def _by_groups(
+    q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, causal: bool, softmax_scale: float | None
+) -> Tensor:
+    """Attend in full, documents of similar length in one call; differentiable by torch itself."""
     out = torch.zeros(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype, device=q.device)
-    for group in _plan(cu_seqlens, padded=causal and window == (-1, -1)):
-        attended = _attend(q, k, v, group, causal=causal, window=window, scale=softmax_scale)
+    for group in _plan(cu_seqlens, padded=causal):
+        attended = _attend(q, k, v, group, causal=causal, scale=softmax_scale)
         rows = group.rows if group.real is None else group.rows[group.real]
         out = out.index_copy(0, rows, attended if group.real is None else attended[group.real])
     return out
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, group: _Group, *, causal: bool, window: tuple[int, int], scale: float | None
-) -> Tensor:
+def _attend(q: Tensor, k: Tensor, v: Tensor, group: _Group, *, causal: bool, scale: float | None) -> Tensor:
     """Return [N * length, Hq, Dv] of one group."""
 
     def batched(x: Tensor) -> Tensor:
         return x[group.rows].view(group.documents, group.length, *x.shape[1:]).transpose(1, 2)
 
-    mask = _window_mask(group.length, causal, window, q.device)
     attended = scaled_dot_product_attention(
         batched(q),
         batched(k),
         batched(v),
-        attn_mask=mask,
-        is_causal=causal and mask is None,
+        attn_mask=None,
+        is_causal=causal,
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
     return attended.transpose(1, 2).reshape(group.documents * group.length, q.shape[1], v.shape[2])
-
-
-def _window_mask(length: int, causal: bool, window: tuple[int, int], device: torch.device) -> Tensor | None:
-    """Return [length, length], True where a query (row) sees a key; None where `is_causal` or nothing says the same."""
-    left, right = window
-    right = 0 if causal else right
-    if (left < 0 or left >= length - 1) and (causal or right < 0):
-        return None
-    offset = torch.arange(length, device=device)[None, :] - torch.arange(length, device=device)[:, None]
-    mask = torch.ones(length, length, dtype=torch.bool, device=device)
-    if left >= 0:
-        mask &= offset >= -left
-    if right >= 0:
-        mask &= offset <= right
-    return mask
 
 
 def _plan(cu_seqlens: Tensor, *, padded: bool) -> list[_Group]:

@@ -15,6 +15,8 @@ def run(
 ) -> None:
     """Train a model on conversations.
 
+    Under torchrun every process is one of the trainer's; else `trainer.processes` of them are started here.
+
     Parameters
     ----------
     overrides
@@ -25,12 +27,10 @@ def run(
         Go on from the newest checkpoint in the run's directory.
     """
     from prl.config import load_config
-    from prl_train.sft import SftConfig, run_sft
+    from prl_train.sft import SftConfig
 
     checked = load_config(SftConfig, config, overrides)
 
-    def on_step(step: int, metrics: dict[str, float]) -> None:
-        print(f"step {step}  loss {metrics['loss']:.4f}", flush=True)
+    from prl_train.sft.processes import run_here
 
-    result = run_sft(checked, resume=resume, on_step=on_step)
-    print(f"trained to step {result.step}\n  weights     {result.weights}\n  checkpoint  {result.checkpoint}")
+    run_here(checked, resume)

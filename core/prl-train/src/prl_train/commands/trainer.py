@@ -11,6 +11,8 @@ from cyclopts import Parameter
 def run(*overrides: str, config: Annotated[Path, Parameter(name=("--config", "-c"))]) -> None:
     """Run the training side of a run; `prl orchestrator` runs beside it, on the same run.directory.
 
+    Under torchrun every process is one of the trainer's; else `trainer.processes` of them are started here.
+
     Parameters
     ----------
     overrides
@@ -23,7 +25,9 @@ def run(*overrides: str, config: Annotated[Path, Parameter(name=("--config", "-c
 
     checked = load_config(RLConfig, config, overrides)
 
+    from prl_train.distributed import find_place
     from prl_train.launch.processes import run_trainer
 
     steps = run_trainer(checked)
-    print(f"trained {steps} steps; weights and checkpoints are in {checked.run.directory}")
+    if find_place().is_main:
+        print(f"trained {steps} steps; weights and checkpoints are in {checked.run.directory}")

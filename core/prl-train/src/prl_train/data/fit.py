@@ -44,6 +44,12 @@ def check_streams(sample: TrainingSample) -> None:
                 where=f"sample of trajectory {sample.trajectory_id!r}",
                 next_step="build the stream over the same tokens as the sample's ids",
             )
+    if (sample.pixel_values is None) != (sample.image_grid_thw is None):
+        raise AlignmentError(
+            "a sample has one of pixel_values and image_grid_thw, and not the other",
+            where=f"sample of trajectory {sample.trajectory_id!r}",
+            next_step="carry both from the model's image processor into the sample",
+        )
 
 
 def has_target(sample: TrainingSample) -> bool:
@@ -69,7 +75,7 @@ def fit_sample(sample: TrainingSample, seq_len: int) -> FitResult:
         prompt_ids=sample.prompt_ids[:prompt],
         completion_ids=sample.completion_ids[:completion],
         completion_mask=sample.completion_mask[:completion],
-        completion_logprobs=sample.completion_logprobs[:completion],
+        completion_logprobs=_cut(sample.completion_logprobs, completion),
         temperatures=sample.temperatures[:completion],
         teacher_logprobs=_cut(sample.teacher_logprobs, seq_len),
         routed_experts=_cut(sample.routed_experts, seq_len),

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+
+from prl.trajectory.routed import NO_ROUTE
 from prl.types import AlignmentError, ConfigError, MicroBatch, TrainingSample
 
+from .balance import check_ranks
 from .fit import check_streams
 from .sft_rows import SupervisedSample
 
@@ -14,30 +18,59 @@ _T = TypeVar("_T")
 
 
 def pack(
-    samples: Sequence[TrainingSample], seq_len: int, *, pad_to: int | None = None, pad_token_id: int = 0
+    samples: Sequence[TrainingSample],
+    seq_len: int,
+    *,
+    ranks: int = 1,
+    pad_to: int | None = None,
+    pad_token_id: int = 0,
 ) -> list[MicroBatch]:
     """Pack by first-fit decreasing into rows of at most `seq_len` tokens.
 
     Raises `ConfigError` for a sample that is longer: fit samples first (`fit_samples` counts what it cuts). Samples
-    with and without an optional stream never share a row, so nothing is ever filled in for a missing one; a sample
-    with images has a row of its own. `pad_to` pads each row to that many tokens, after `cu_seqlens[-1]`.
+    with and without an optional stream, or with images of another kind, never share a row, so nothing is ever filled
+    in for a missing one. Long rows are divided until their number is a multiple of `ranks`, as far as samples allow
+    (`prl_train.data.balance` fills up the rest). `pad_to` pads each row to that many tokens, after `cu_seqlens[-1]`.
     """
-    groups: dict[tuple[bool, ...], list[TrainingSample]] = {}
-    alone: list[list[TrainingSample]] = []
+    check_ranks(ranks)
+    groups: dict[tuple[Any, ...], list[TrainingSample]] = {}
     for sample in samples:
         check_streams(sample)
         _check_length(len(sample), seq_len, sample.trajectory_id)
-        if sample.pixel_values is not None:
-            alone.append([sample])
-        else:
-            groups.setdefault(_streams_present(sample), []).append(sample)
+        groups.setdefault(_streams_of(sample), []).append(sample)
     rows = [row for group in groups.values() for row in _first_fit_decreasing(group, seq_len, len)]
-    return [_row(row, pad_to, pad_token_id) for row in rows + alone]
+    return [_row(row, pad_to, pad_token_id) for row in _divided(rows, ranks)]
 
 
-def _streams_present(sample: TrainingSample) -> tuple[bool, ...]:
-    streams = (sample.teacher_logprobs, sample.routed_experts, sample.mm_token_type_ids)
-    return tuple(stream is not None for stream in streams)
+def _streams_of(sample: TrainingSample) -> tuple[Any, ...]:
+    """Return what samples of one row have in common: the optional streams they carry, and the kind of their images."""
+    streams = (
+        sample.completion_logprobs,
+        sample.teacher_logprobs,
+        sample.routed_experts,
+        sample.mm_token_type_ids,
+        sample.pixel_values,
+    )
+    present = tuple(stream is not None for stream in streams)
+    if sample.pixel_values is None:
+        return present
+    pixels = np.asarray(sample.pixel_values)
+    return (*present, str(pixels.dtype), pixels.shape[1:])
+
+
+def _divided(rows: list[list[TrainingSample]], ranks: int) -> list[list[TrainingSample]]:
+    """Cut the longest row that has several samples in two, until the rows come out even over the ranks."""
+    rows = list(rows)
+    while len(rows) % ranks:
+        several = [index for index, row in enumerate(rows) if len(row) > 1]
+        if not several:
+            break
+        longest = rows.pop(max(several, key=lambda index: sum(map(len, rows[index]))))
+        halves: tuple[list[TrainingSample], list[TrainingSample]] = ([], [])
+        for sample in sorted(longest, key=len, reverse=True):
+            min(halves, key=lambda half: sum(map(len, half))).append(sample)
+        rows += halves
+    return rows
 
 
 def _check_length(length: int, seq_len: int, name: str) -> None:
@@ -82,12 +115,12 @@ def _row(samples: Sequence[TrainingSample], pad_to: int | None, pad_token_id: in
         cu_seqlens=_boundaries(documents),
         loss_mask=_targets(spread(lambda sample: list(sample.completion_mask), False), _boundaries(documents)),
         advantages=spread(lambda sample: [sample.advantage] * len(sample.completion_ids), 0.0),
-        inference_logprobs=spread(lambda sample: list(sample.completion_logprobs), 0.0),
+        inference_logprobs=_sampled(samples, spread),
         temperatures=spread(lambda sample: list(sample.temperatures), 1.0),
         teacher_logprobs=_join([sample.teacher_logprobs for sample in samples], padding, 0.0),
-        routed_experts=_join([sample.routed_experts for sample in samples], padding, None),
-        pixel_values=samples[0].pixel_values,
-        image_grid_thw=samples[0].image_grid_thw,
+        routed_experts=_routes([sample.routed_experts for sample in samples], padding),
+        pixel_values=_stacked([sample.pixel_values for sample in samples]),
+        image_grid_thw=_stacked([sample.image_grid_thw for sample in samples]),
         mm_token_type_ids=_join([sample.mm_token_type_ids for sample in samples], padding, 0),
     )
     check_row(batch)
@@ -115,7 +148,7 @@ def pack_supervised(
         cu_seqlens=_boundaries(documents),
         loss_mask=_targets(mask, _boundaries(documents)),
         advantages=[0.0] * length,
-        inference_logprobs=[0.0] * length,
+        inference_logprobs=None,
         temperatures=[1.0] * length,
     )
 
@@ -164,11 +197,38 @@ def _join(streams: Sequence[Any], padding: int, fill: Any) -> Any:
     return [entry for stream in streams for entry in stream] + [fill] * padding
 
 
+def _sampled(samples: Sequence[TrainingSample], spread: Callable[..., list[float]]) -> list[float] | None:
+    """Join the sampler's log-probabilities, which all samples of the row have, or none."""
+    if samples[0].completion_logprobs is None:
+        return None
+    return spread(lambda sample: list(sample.completion_logprobs), 0.0)
+
+
+def _routes(streams: Sequence[Any], padding: int) -> Any:
+    """Join routing rows to one integer array [T, layers, experts per token]; padding has no route."""
+    if streams[0] is None:
+        return None
+    arrays = [np.asarray(stream) for stream in streams]
+    shapes = {array.shape[1:] for array in arrays}
+    if len(shapes) > 1:
+        raise AlignmentError(
+            f"routed_experts of samples of one batch have the shapes {sorted(shapes)} per token",
+            where="routed_experts",
+            next_step="sample all of a batch from engines of one model",
+        )
+    return np.concatenate([*arrays, np.full((padding, *shapes.pop()), NO_ROUTE, dtype=arrays[0].dtype)])
+
+
+def _stacked(arrays: Sequence[Any]) -> Any:
+    """Put the images of the row's samples one after the other."""
+    return None if arrays[0] is None else np.concatenate([np.asarray(array) for array in arrays])
+
+
 def check_row(batch: MicroBatch) -> None:
     """Raise `AlignmentError` unless every stream of a packed row has one entry per token."""
     length = len(batch.input_ids)
-    names = ("position_ids", "loss_mask", "advantages", "inference_logprobs", "temperatures")
-    optional = ("teacher_logprobs", "routed_experts", "mm_token_type_ids")
+    names = ("position_ids", "loss_mask", "advantages", "temperatures")
+    optional = ("inference_logprobs", "teacher_logprobs", "routed_experts", "mm_token_type_ids")
     for name in names + optional:
         stream = getattr(batch, name)
         if stream is None and name in optional:

@@ -1,18 +1,18 @@
-"""Rows of a supervised data set: read, clean and tokenise them through a renderer."""
+"""Rows of a supervised data set: read and clean them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol, cast
 
-from prl.contracts import Renderer
 from prl.types import Message, ToolSpec
 from prl_train.errors import DataError
 
 KNOWN_COLUMNS = frozenset({"messages", "prompt", "completion", "tools", "tool_defs"})
+SWITCHES = ("train", "weight")
+"""Keys of a message that say whether it is trained; `weight` is that of OpenAI's fine-tuning files."""
 
 
 class SupervisedSample(Protocol):
@@ -43,33 +43,24 @@ class SftSample:
 
 @dataclass(frozen=True, slots=True)
 class SftRow:
-    """One cleaned row: a conversation, its tools, and the columns nobody knows."""
+    """One cleaned row: a conversation, its tools, and the columns nobody knows.
+
+    `switches[i]` says whether message i is trained: True or False where the row says so, None where its role decides.
+    """
 
     messages: list[Message]
     tools: list[ToolSpec] | None
     unknown_columns: tuple[str, ...] = ()
+    switches: tuple[bool | None, ...] = ()
 
-
-def read_jsonl(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a JSON Lines file; raise `DataError` naming the line of a bad one."""
-    if not path.is_file():
-        raise DataError(
-            "the data file does not exist", where=str(path), next_step="check `data` in the configuration file"
-        )
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                row = json.loads(line)
-            except json.JSONDecodeError as error:
-                raise DataError(
-                    f"not JSON: {error.msg}", where=where, next_step="write one JSON object a line"
-                ) from error
-            if not isinstance(row, dict):
-                raise DataError("the row is not an object", where=where, next_step="write one JSON object a line")
-            yield row
+    def targets(self, roles: Collection[str]) -> list[int]:
+        """Return the indices of the messages that are trained; `roles` decide where a message does not."""
+        switches = self.switches or (None,) * len(self.messages)
+        return [
+            index
+            for index, (message, switch) in enumerate(zip(self.messages, switches, strict=True))
+            if switch or (switch is None and message["role"] in roles)
+        ]
 
 
 def read_row(row: Mapping[str, Any], where: str = "row") -> SftRow:
@@ -78,18 +69,37 @@ def read_row(row: Mapping[str, Any], where: str = "row") -> SftRow:
     Columns are tested for null, not for presence: Arrow gives every row every column.
     """
     messages = row.get("messages")
+    given = 0
     if messages is None:
-        messages = [
-            *_side(row.get("prompt"), "user", "prompt", where),
-            *_side(row.get("completion"), "assistant", "completion", where),
-        ]
+        prompt = _side(row.get("prompt"), "user", "prompt", where)
+        given, messages = len(prompt), [*prompt, *_side(row.get("completion"), "assistant", "completion", where)]
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise DataError(
             "`messages` is not a list of messages", where=where, next_step="give each row a non-empty `messages` list"
         )
-    cleaned = [normalise_message(message, f"{where}, message {index}") for index, message in enumerate(messages)]
+    places = [f"{where}, message {index}" for index in range(len(messages))]
+    cleaned = [normalise_message(message, place) for message, place in zip(messages, places, strict=True)]
+    switches = [take_switch(message, place) for message, place in zip(cleaned, places, strict=True)]
+    # What a prompt holds was given to the model, assistant turns included.
+    switches[:given] = [switch or False for switch in switches[:given]]
     tools = row.get("tools") if row.get("tools") is not None else row.get("tool_defs")
-    return SftRow(cleaned, _tools(tools, where), tuple(sorted(set(row) - KNOWN_COLUMNS)))
+    return SftRow(cleaned, _tools(tools, where), tuple(sorted(set(row) - KNOWN_COLUMNS)), tuple(switches))
+
+
+def take_switch(message: Message, where: str = "message") -> bool | None:
+    """Remove a message's own loss switch and return it; None where it has none.
+
+    `"train": false` and `"weight": 0` keep a message out of the loss, true and 1 put it in, whatever its role.
+    """
+    fields = cast(dict[str, Any], message)
+    found = {name: fields.pop(name) for name in SWITCHES if name in fields}
+    if any(value not in (0, 1) for value in found.values()) or len(set(found.values())) > 1:
+        raise DataError(
+            f"the message's loss switch is {found}",
+            where=where,
+            next_step="give `train` (true or false) or `weight` (1 or 0), not another number and not both apart",
+        )
+    return bool(next(iter(found.values()))) if found else None
 
 
 def _side(value: Any, role: str, column: str, where: str) -> list[Any]:
@@ -152,19 +162,3 @@ def _normalise_call(call: Any) -> Any:
     if isinstance(cleaned, dict) and isinstance(cleaned.get("function"), Mapping):
         cleaned["function"] = _without_nulls(cleaned["function"], keep="arguments")
     return cleaned
-
-
-def build(
-    renderer: Renderer,
-    row: Mapping[str, Any] | SftRow,
-    *,
-    roles: Sequence[str] = ("assistant",),
-    index: int = -1,
-    where: str = "row",
-) -> SftSample:
-    """Tokenise one row through the renderer: the same code path, tokens and masks as in a rollout."""
-    from prl import build_supervised_sample
-
-    cleaned = row if isinstance(row, SftRow) else read_row(row, where)
-    built = build_supervised_sample(renderer, cleaned.messages, tools=cleaned.tools, roles=tuple(roles))
-    return SftSample(list(built.token_ids), [bool(flag) for flag in built.loss_mask], index)

@@ -9,6 +9,7 @@ from prl.tokenizer import Tokenizer
 from prl.trajectory import interleave_rollout
 from prl.types import ConfigError, Message, Rollout, ToolSpec, Turn
 from prl_train.data.sft_rows import SftSample
+from prl_train.data.written import written_turn
 from prl_train.orchestrator import Schedule
 
 
@@ -17,21 +18,28 @@ def demonstration_rollout(
 ) -> Rollout:
     """Return a conversation as the rollout it would have been, had the model sampled its assistant turns.
 
-    A full render would not do: templates write past turns otherwise than they prompt for new ones. The turns'
-    log-probabilities are zeros that no supervised loss reads.
+    A full render would not do: templates write past turns otherwise than they prompt for new ones.
     """
     turns: list[Turn] = []
     answered = 0
     for position, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
-        prompt = _prompt(renderer, messages, position, answered, turns[-1] if turns else None, tools)
-        completion = _completion(renderer, tokenizer, messages[: position + 1], tools)
+        written = written_turn(
+            renderer,
+            tokenizer,
+            messages[:answered],
+            messages[answered:position],
+            message,
+            last=turns[-1] if turns else None,
+            tools=tools,
+        )
         turns.append(
             Turn(
-                prompt_ids=prompt,
-                completion_ids=completion,
-                logprobs=[0.0] * len(completion),
+                prompt_ids=written.prompt,
+                completion_ids=written.completion,
+                completion_mask=written.mask,
+                logprobs=None,
                 finish_reason="stop",
                 weight_version=0,
                 message=message,
@@ -41,49 +49,10 @@ def demonstration_rollout(
     return Rollout(trajectory_id="demonstration", turns=tuple(turns), reward=0.0, messages=tuple(messages))
 
 
-def _prompt(
-    renderer: Renderer,
-    messages: Sequence[Message],
-    position: int,
-    answered: int,
-    last: Turn | None,
-    tools: Sequence[ToolSpec] | None,
-) -> list[int]:
-    if last is not None:
-        bridged = renderer.bridge_to_next_turn(
-            last.prompt_ids,
-            last.completion_ids,
-            messages[answered:position],
-            tools=tools,
-            history=messages[:answered],
-        )
-        if bridged is not None:
-            return bridged.token_ids
-    return renderer.render_ids(messages[:position], tools=tools, add_generation_prompt=True)
-
-
-def _completion(
-    renderer: Renderer, tokenizer: Tokenizer, messages: Sequence[Message], tools: Sequence[ToolSpec] | None
-) -> list[int]:
-    """Return the last turn's tokens, stop token included, encoded on their own as a sampler would begin them."""
-    prompt = tokenizer.decode(renderer.render_ids(messages[:-1], tools=tools, add_generation_prompt=True))
-    whole = tokenizer.decode(renderer.render_ids(messages, tools=tools))
-    if not whole.startswith(prompt):
-        raise ConfigError(
-            f"renderer {renderer.name!r} writes an answered turn otherwise than it prompts for one",
-            where="a demonstration's assistant turn",
-            next_step="set renderer options that agree with the demonstrations, such as enable_thinking",
-        )
-    ids = tokenizer.encode(whole[len(prompt) :])
-    stops = set(renderer.get_stop_token_ids())
-    end = next((index for index, token in enumerate(ids) if token in stops), len(ids) - 1)
-    return ids[: end + 1]
-
-
 def demonstrators(schedule: Schedule) -> None:
     """Raise `ConfigError` unless every environment can demonstrate."""
     for entry in schedule.environments:
-        if not isinstance(entry.environment, Demonstrator):
+        if not (isinstance(entry.environment, Environment) and isinstance(entry.environment, Demonstrator)):
             raise ConfigError(
                 f"environment {entry.environment.name!r} has no demonstrations",
                 where="[warmup] or [model.scratch]",
@@ -97,7 +66,8 @@ def demonstrations(schedule: Schedule, first: int = 0) -> Iterator[tuple[Environ
     number = first
     while True:
         environment, _ = schedule.task(number)
-        yield environment, environment.demonstration(number)  # type: ignore[attr-defined]
+        if isinstance(environment, Environment) and isinstance(environment, Demonstrator):  # all are, by now
+            yield environment, environment.demonstration(number)
         number += 1
 
 

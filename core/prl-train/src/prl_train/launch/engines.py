@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,12 +29,19 @@ async def run_engine(section: EngineSection, model: str) -> AsyncIterator[Engine
         finally:
             await engine.stop()
         return
+    _allow_connections()
     pool = make_pool(section)
     try:
-        await _until_up(pool, section)
+        await until_up(pool, section)
         yield pool
     finally:
         await pool.close()
+
+
+def _allow_connections() -> None:
+    """Raise the soft limit on open files to the hard one: each request in flight is a connection, 1024 are few."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def make_pool(section: EngineSection) -> EnginePool:
@@ -42,8 +50,14 @@ def make_pool(section: EngineSection) -> EnginePool:
         data_parallel_ranks=section.data_parallel_ranks,
         max_concurrency=section.max_concurrency,
         patience=section.absent_seconds,
+        health_interval=section.health_seconds,
     )
-    connect = HttpConnect(timeout=section.request_seconds, route=find_route(section.route))
+    connect = HttpConnect(
+        timeout=section.request_seconds,
+        route=find_route(section.route),
+        ask_again=section.ask_again_seconds,
+        health_timeout=2 * section.health_seconds,
+    )
     return EnginePool(_discovery(section), settings, connect=connect)
 
 
@@ -53,7 +67,7 @@ def _discovery(section: EngineSection) -> Discovery:
     return FixedAddresses(section.base_urls or [section.url or ""])
 
 
-async def _until_up(pool: EnginePool, section: EngineSection) -> None:
+async def until_up(pool: EnginePool, section: EngineSection) -> None:
     """Wait until an engine is ready, or raise `EngineUnavailableError` that says what is wrong with each."""
     deadline = time.monotonic() + section.start_seconds
     while not await pool.health():

@@ -13,7 +13,23 @@ from prl_train.config import RLConfig
 from prl_train.run import RunError, RunFolder
 from prl_train.run.files import create_exclusively
 
-MAY_DIFFER = ("run", "engine", "sinks", "orchestrator.steps", "orchestrator.max_concurrency", "plugins")
+MAY_DIFFER = (
+    "run",
+    "engine",
+    "sinks",
+    "sink_options",
+    "executor",
+    "executor_options",
+    "gateway",
+    "evaluations",
+    "orchestrator.steps",
+    "trainer.device",
+    "trainer.processes",
+    "trainer.parallel",
+    "trainer.checkpoint_async",
+    "orchestrator.max_concurrency",
+    "plugins",
+)
 """What may change when a run is resumed, or differ between its processes."""
 
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from prl import create_renderer, load_tokenizer
 from prl.client.routing import resolve_client_mode
+from prl.client.vision import is_vision_language, read_model_config
 from prl.contracts import Renderer, Sink
 from prl.plugin import Record, build_options, create, get_registry
 from prl.tokenizer import Tokenizer
-from prl.types import PluginError, SamplingParams
+from prl.types import ConfigError, PluginError
+from prl_train.attention import AUTO
 from prl_train.config import RLConfig
 from prl_train.orchestrator import Schedule, WeightedEnvironment
 from prl_train.run import RunFolder
@@ -18,6 +20,7 @@ from prl_train.run import RunFolder
 from .demonstrations import demonstrators
 from .engines import make_pool
 from .scratch import make_scratch_model
+from .teachers import check_teacher
 
 ALWAYS_ON = "jsonl"
 
@@ -40,7 +43,11 @@ def check_names(config: RLConfig) -> Schedule:
     Returns the schedule, whose environments are made here. Raises `PluginError` or `ConfigError`.
     """
     _find("client_mode", client_mode(config), "client_mode")
-    _find("attention_kernel", config.trainer.attention, "trainer.attention")
+    if config.trainer.attention != AUTO:
+        _find("attention_kernel", config.trainer.attention, "trainer.attention")
+    loss = _find("loss", config.trainer.loss.name, "trainer.loss.name")
+    build_options(loss, config.trainer.loss.values(), where="[trainer.loss]")
+    check_teacher(config)
     if config.engine.is_embedded:
         record = _find("engine", config.engine.kind, "engine.kind")
         build_options(record, {"model": "", **config.engine.options}, where="[engine.options]")
@@ -50,7 +57,21 @@ def check_names(config: RLConfig) -> Schedule:
         record = _find("renderer", config.renderer, "renderer")
         build_options(record, config.renderer_options, where="[renderer_options]")
     for name in config.sinks:
-        _find("sink", name, "sinks")
+        record = _find("sink", name, "sinks")
+        build_options(record, config.sink_options.get(name, {}), where=f"[sink_options.{name}]")
+    for name in config.sink_options.keys() - set(config.sinks):
+        raise ConfigError(
+            f"options are given for the sink {name!r}, which the run does not use",
+            where=f"[sink_options.{name}]",
+            next_step=f"add {name!r} to `sinks`, or remove its options",
+        )
+    lora = config.trainer.lora
+    if lora is not None and lora.publish == "adapter":
+        raise ConfigError(
+            "the engines of a run load whole weights, not adapters",
+            where='trainer.lora.publish = "adapter"',
+            next_step='use "merged" here; "adapter" is for `prl sft`, whose weights nobody samples from meanwhile',
+        )
     for entry in config.environments:
         _find("environment", entry.name, "[[environments]] name")
     environments = [
@@ -76,6 +97,7 @@ def load_parts(config: RLConfig, folder: RunFolder, schedule: Schedule) -> RunPa
     """Load what the configuration names; make the model first where it is made from scratch."""
     model = _model(config, folder, schedule)
     tokenizer = load_tokenizer(model)
+    client_mode(config)  # a model of the hub has its config here only now
     name = None if config.model.scratch is not None else model
     renderer = create_renderer(tokenizer, config.renderer, model=name, **config.renderer_options)
     return RunParts(
@@ -89,19 +111,22 @@ def client_mode(config: RLConfig) -> str:
         client_mode=config.client_mode,
         use_renderer=config.use_renderer,
         use_token_client=config.use_token_client,
+        teacher_rollout=config.teacher.rollouts is not None,
+        is_vlm=takes_images(config),
         renderer_options=config.renderer_options,
     )
 
 
-def sampling_params(config: RLConfig, renderer: Renderer) -> SamplingParams:
-    """Return how completions are drawn; a turn ends at the renderer's stop tokens."""
-    return SamplingParams(**config.sampling.model_dump(), stop_token_ids=tuple(renderer.get_stop_token_ids()))
+def takes_images(config: RLConfig) -> bool:
+    """Whether the model is a vision-language model, as far as its config.json is here to tell."""
+    path = config.model.path
+    return path is not None and is_vision_language(read_model_config(path))
 
 
 def make_sinks(config: RLConfig) -> dict[str, Sink]:
     """Create the sinks; `jsonl` is always among them."""
     names = dict.fromkeys([ALWAYS_ON, *config.sinks])
-    return {name: create("sink", name) for name in names}
+    return {name: create("sink", name, **config.sink_options.get(name, {})) for name in names}
 
 
 def _model(config: RLConfig, folder: RunFolder, schedule: Schedule) -> str:

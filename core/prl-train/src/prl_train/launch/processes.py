@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from prl.contracts import EngineClient
-from prl.plugin import ClientModeEntry, create, get_registry
-from prl.types import PrlError
+from prl.types import ConfigError, PrlError
 from prl_train.config import RLConfig
-from prl_train.orchestrator import Orchestrator, RolloutPlayer
-from prl_train.orchestrator.groups import GroupRunner
+from prl_train.distributed import Place, find_place, joined_world
+from prl_train.orchestrator import Orchestrator
 from prl_train.orchestrator.loop import Outcome
 from prl_train.orchestrator.sinks import SinkSet
 from prl_train.orchestrator.weights import WeightFollower
@@ -23,16 +22,22 @@ from prl_train.sft import warm_up
 from prl_train.trainer import Trainer
 
 from .demonstrations import supervised_samples
-from .engines import run_engine, served_model
+from .engines import run_engine
 from .open_run import attach_run, begin_run, use_plugins
-from .parts import RunParts, check_names, client_mode, load_parts, make_sinks, sampling_params
+from .parts import RunParts, check_names, load_parts, make_sinks, takes_images
+from .teachers import check_secrets, run_finishers
 from .train_loop import TrainLoop
+from .trainers import LocalTrainers
+from .workers import check_workers, evaluation_plans, group_runner, run_executor
 
 
 def run_everything(config: RLConfig) -> Outcome:
-    """Run orchestrator, trainer and an embedded engine (or those that [engine] points to) in this process."""
+    """Run orchestrator, trainer and an embedded engine (or those that [engine] points to) from this process."""
     use_plugins(config)
+    _check_alone(find_place())
     schedule = check_names(config)
+    check_workers(config, schedule)
+    check_secrets(config)
     folder = begin_run(config)
     with _told(folder, "orchestrator"), _told(folder, "trainer"):
         parts = load_parts(config, folder, schedule)
@@ -41,19 +46,56 @@ def run_everything(config: RLConfig) -> Outcome:
     return outcome
 
 
+def _check_alone(place: Place) -> None:
+    if place.size > 1:
+        raise ConfigError(
+            f"this command is one process, and a launcher started {place.size} of it",
+            where="WORLD_SIZE in the environment",
+            next_step="set trainer.processes; or start `prl orchestrator` alone and `prl trainer` with the launcher",
+        )
+
+
 def run_trainer(config: RLConfig) -> int:
-    """Run the trainer alone; return the number of steps trained."""
+    """Run the trainer alone: in this process, as one of those that torchrun started, or in `trainer.processes`.
+
+    Returns the number of batches that went into the last checkpoint.
+    """
+    use_plugins(config)
+    place = find_place()
+    check_workers(config, check_names(config))
+    folder = attach_run(config)
+    with _told(folder, "trainer", place):
+        if place.size == 1 and config.trainer.processes > 1:
+            LocalTrainers(config).run(threading.Event())
+        else:
+            train_in_world(config, threading.Event())
+    newest = folder.latest_checkpoint()
+    return 0 if newest is None else newest[0]
+
+
+def train_in_world(config: RLConfig, stop: threading.Event) -> None:
+    """Train in this process, together with the others where a launcher started several."""
     use_plugins(config)
     schedule = check_names(config)
     folder = attach_run(config)
-    with _told(folder, "trainer"):
-        return make_train_loop(load_parts(config, folder, schedule)).run(threading.Event())
+    settings = config.trainer
+    with joined_world(
+        device=settings.device,
+        replicas=settings.parallel.replicas,
+        context=settings.parallel.context,
+        patience=config.run.wait_seconds,
+    ) as world:
+        with world.main_first():  # the others find the model that it makes
+            parts = load_parts(config, folder, schedule)
+        make_train_loop(parts).run(stop)
 
 
 def run_orchestrator(config: RLConfig) -> Outcome:
     """Run the orchestrator alone, against the engines that [engine] points to."""
     use_plugins(config)
     schedule = check_names(config)
+    check_workers(config, schedule)
+    check_secrets(config)
     folder = attach_run(config)
     with _told(folder, "orchestrator"):
         parts = load_parts(config, folder, schedule)
@@ -68,18 +110,27 @@ def _report(parts: RunParts) -> None:
 
 
 @contextmanager
-def _told(folder: RunFolder, part: str) -> Iterator[None]:
-    """Keep the part's status file true: running, then done, stopped or failed."""
-    folder.status.set(part, "running")
-    state, error = "stopped", ""
-    try:
-        yield
-        state = "done"
-    except PrlError as failure:
-        state, error = "failed", failure.what
-        raise
-    finally:
-        folder.status.set(part, state, error)
+def _told(folder: RunFolder, part: str, place: Place | None = None) -> Iterator[None]:
+    """Be the run's one `part`, and keep its status file true: running, then done, stopped or failed.
+
+    Where the part is several processes, the main one is it; of the others only a failure is told.
+    """
+    is_main = place is None or place.is_main
+    with folder.owned(part) if is_main else nullcontext():
+        if is_main:
+            folder.status.set(part, "running")
+        state, error = "stopped", ""
+        try:
+            yield
+            state = "done"
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as failure:  # whatever it is, the other processes must not wait for this one
+            state, error = "failed", failure.what if isinstance(failure, PrlError) else repr(failure)
+            raise
+        finally:
+            if is_main or state == "failed":
+                folder.status.set(part, state, error)
 
 
 async def _everything(parts: RunParts) -> Outcome:
@@ -87,7 +138,7 @@ async def _everything(parts: RunParts) -> Outcome:
     # The engine comes up before the trainer begins: transformers cannot load two models at once in one process.
     async with run_engine(parts.config.engine, parts.model) as engine:
         stop = threading.Event()
-        training = asyncio.create_task(asyncio.to_thread(make_train_loop(parts).run, stop))
+        training = asyncio.create_task(asyncio.to_thread(_training(parts).run, stop))
         orchestrating = asyncio.create_task(_orchestrate(parts, engine))
         try:
             await asyncio.wait({training, orchestrating}, return_when=asyncio.FIRST_EXCEPTION)
@@ -112,46 +163,29 @@ async def _orchestrate(parts: RunParts, engine: EngineClient) -> Outcome:
     config, folder = parts.config, parts.folder
     follower = WeightFollower(engine, folder, wait_seconds=config.run.wait_seconds)
     sinks = SinkSet(make_sinks(config))
-    orchestrator = Orchestrator(
-        config.orchestrator,
-        runner=_group_runner(parts, await _player(parts, engine), follower),
-        folder=folder,
-        follower=follower,
-        sinks=sinks,
-        renderer=parts.renderer,
-    )
-    sinks.open(folder.root, config.model_dump(mode="json"))
-    try:
-        return await orchestrator.run()
-    finally:
-        sinks.close()
+    async with (
+        run_executor(parts, engine) as executor,
+        run_finishers(config, parts.model, parts.tokenizer) as finishing,
+    ):
+        orchestrator = Orchestrator(
+            config.orchestrator,
+            runner=group_runner(parts, executor, lambda: follower.version, finishing),
+            folder=folder,
+            follower=follower,
+            sinks=sinks,
+            renderer=None if takes_images(config) else parts.renderer,  # renderers are for text alone
+            evaluations=evaluation_plans(parts, executor, lambda: follower.version),
+        )
+        sinks.open(folder.root, config.model_dump(mode="json"))
+        try:
+            return await orchestrator.run()
+        finally:
+            sinks.close()
 
 
-async def _player(parts: RunParts, engine: EngineClient) -> RolloutPlayer:
-    config = parts.config
-    name = client_mode(config)
-    renderer = parts.renderer if get_registry().find(ClientModeEntry, name).needs_renderer else None
-    mode = create("client_mode", name, engine, renderer, **config.client_mode_options)
-    return RolloutPlayer(
-        mode,
-        model=await served_model(engine),
-        sampling=sampling_params(config, parts.renderer),
-        max_turns=config.orchestrator.max_turns,
-        continue_truncated=config.orchestrator.truncated_turn == "continue",
-    )
-
-
-def _group_runner(parts: RunParts, player: RolloutPlayer, follower: WeightFollower) -> GroupRunner:
-    settings = parts.config.orchestrator
-    return GroupRunner(
-        player,
-        parts.schedule,
-        group_size=settings.group_size,
-        max_concurrency=settings.max_concurrency,
-        advantage_std=settings.advantage_std,
-        current_version=lambda: follower.version,
-        decode=parts.tokenizer.decode,
-    )
+def _training(parts: RunParts) -> TrainLoop | LocalTrainers:
+    """Return what trains beside the orchestrator: a loop in this process, or processes of their own."""
+    return make_train_loop(parts) if parts.config.trainer.processes == 1 else LocalTrainers(parts.config)
 
 
 def make_train_loop(parts: RunParts) -> TrainLoop:
@@ -175,8 +209,11 @@ def _warm_up(parts: RunParts) -> Callable[[Trainer], None] | None:
         return None
 
     def run(trainer: Trainer) -> None:
+        samples = supervised_samples(parts.schedule, parts.renderer, parts.tokenizer)
+        if not trainer.world.is_main:
+            warm_up(trainer, samples, section.steps, section.batch_size, lr=section.lr)
+            return
         with PhaseLog("warm-up", section.steps, parts.folder.warmup) as log:
-            samples = supervised_samples(parts.schedule, parts.renderer, parts.tokenizer)
             warm_up(trainer, samples, section.steps, section.batch_size, lr=section.lr, on_step=log.step)
 
     return run

@@ -16,7 +16,11 @@ POLL_SECONDS = 0.02
 
 
 class TrainLoop:
-    """Trains the batches of a run folder in order."""
+    """Trains the batches of a run folder in order.
+
+    In a world of several processes each runs a loop of its own, in step with the others: the main one looks at the run
+    folder and writes to it, and tells the others what it found.
+    """
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class TrainLoop:
         warm_up: Callable[[Trainer], None] | None = None,
     ) -> None:
         self.trainer = trainer
+        self.world = trainer.world
         self.folder = folder
         self.steps = steps
         self.checkpoint_every = trainer.config.checkpoint_every
@@ -43,25 +48,26 @@ class TrainLoop:
         step = self._begin()
         self._publish(step)
         while step < self.steps:
-            batch = self._wait(step, stop)
+            batch = self.world.from_main(self._wait(step, stop) if self.world.is_main else None)
             if batch is None:
                 break
             started = time.monotonic()
             metrics = self._train(batch)
-            self.folder.write_trained(step, metrics | {"time/train_s": time.monotonic() - started})
+            if self.world.is_main:
+                self.folder.write_trained(step, metrics | {"time/train_s": time.monotonic() - started})
             step += 1
             self._publish(step)
             if self.checkpoint_every and step % self.checkpoint_every == 0 and step < self.steps:
                 self._save(step)
         self._save(step)
+        self.trainer.finish_checkpoint()
         return step
 
     def _begin(self) -> int:
         """Load the newest checkpoint, or the model and its warm-up; return the number of batches that went into it."""
-        published = self.folder.latest_weights()
+        published, newest = self.world.from_main((self.folder.latest_weights(), self.folder.latest_checkpoint()))
         self._published = -1 if published is None else published[0]
         self.trainer.load()
-        newest = self.folder.latest_checkpoint()
         if newest is not None:
             step, directory = newest
             self.trainer.load_checkpoint(directory)
@@ -106,11 +112,15 @@ class TrainLoop:
         if version <= self._published:
             return
         directory = self.trainer.publish_weights(self.folder.weights, version)
-        self.folder.write_weights_pointer(version, directory)
-        remove_old_weights(self.folder.weights, self._keep)
+        if self.world.is_main:
+            self.folder.write_weights_pointer(version, directory)
+            remove_old_weights(self.folder.weights, self._keep)
 
     def _save(self, step: int) -> None:
         directory = self.folder.checkpoints / f"step_{step:06d}"
-        self.trainer.save_checkpoint(directory, {"step": step})
-        self.folder.write_checkpoint_pointer(step, directory)
-        remove_old_checkpoints(self.folder.checkpoints, self.trainer.config.keep_checkpoints)
+
+        def point() -> None:
+            self.folder.write_checkpoint_pointer(step, directory)
+            remove_old_checkpoints(self.folder.checkpoints, self.trainer.config.keep_checkpoints)
+
+        self.trainer.save_checkpoint(directory, {"step": step}, then=point)

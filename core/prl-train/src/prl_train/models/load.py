@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig
 from transformers.utils import logging
 from transformers.utils.hub import cached_file
 
 from prl.types import ConfigError
+
+from .vision import attention_of_parts, auto_class
 
 AUXILIARY_FILES = (
     "tokenizer.json",
@@ -26,6 +28,9 @@ AUXILIARY_FILES = (
     "tokenizer.model",
     "tiktoken.model",
     "generation_config.json",
+    "processor_config.json",
+    "preprocessor_config.json",
+    "video_preprocessor_config.json",
 )
 """What stands beside the weights in a model directory; a published directory carries what its source has."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
@@ -47,8 +52,9 @@ def load_model(
     check_directory(name)
     try:
         with quiet_transformers():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                name, dtype=dtype, attn_implementation=attention, output_loading_info=True
+            config = AutoConfig.from_pretrained(name)
+            loaded: Any = auto_class(config).from_pretrained(
+                name, dtype=dtype, attn_implementation=attention_of_parts(config, attention), output_loading_info=True
             )
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise ConfigError(
@@ -65,6 +71,19 @@ def load_model(
             next_step="use a complete checkpoint; its architecture is named in config.json",
         )
     return model.to(device)
+
+
+def empty_model(path_or_id: str | Path, dtype: torch.dtype = torch.float32, *, attention: str = "sdpa") -> Any:
+    """Make a model of the same shape without its weights: memory is taken only where something is written later."""
+    with quiet_transformers():
+        config = AutoConfig.from_pretrained(str(path_or_id))
+        with torch.device("meta"):
+            model: Any = auto_class(config).from_config(
+                config, dtype=dtype, attn_implementation=attention_of_parts(config, attention)
+            )
+    model.to_empty(device="cpu")
+    model.tie_weights()
+    return model
 
 
 def check_directory(name: str) -> None:

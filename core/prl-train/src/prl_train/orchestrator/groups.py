@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from prl.contracts import Environment, Example
+from prl.contracts import RolloutExecutor, RolloutJob
 from prl.trajectory import InterleaveResult, interleave_rollout
-from prl.types import Break, Rollout, TrainingSample
+from prl.types import Break, Message, PrlError, Rollout, TrainingSample
 from prl_train.algo import grpo_advantages
 
-from .play import LiveRollout, RolloutPlayer
-from .schedule import Schedule
+from .filtering import FilterSet
+from .play import begin_rollout
+from .schedule import AnyEnvironment, Schedule
 
 SAME = 1e-9
 """Rewards closer than this are the same."""
 
+Played = tuple[Rollout, InterleaveResult]
+Finisher = Callable[[Rollout, InterleaveResult], Awaitable[InterleaveResult]]
+"""Completes the samples of a rollout, with a teacher's log-probabilities or with images."""
+
 
 @dataclass(frozen=True)
 class Group:
-    """The finished rollouts of one task; lists run parallel to `rollouts`."""
+    """The finished rollouts of one task; lists run parallel to `rollouts`.
+
+    `drops` says of each rollout which filter drops it from training, and why ("filter/reason"), or None.
+    """
 
     index: int
-    environment: Environment
+    environment: AnyEnvironment
     rollouts: list[Rollout]
     results: list[InterleaveResult]
     advantages: list[float]
+    drops: list[str | None] = field(default_factory=list)
 
     @cached_property
     def valid(self) -> list[Rollout]:
@@ -39,15 +48,31 @@ class Group:
         """Whether every rollout broke."""
         return not self.valid
 
+    @cached_property
+    def kept(self) -> list[bool]:
+        """Per rollout: whether it may be trained on; it broke or was dropped otherwise."""
+        drops = self.drops or [None] * len(self.rollouts)
+        return [rollout.error is None and drop is None for rollout, drop in zip(self.rollouts, drops, strict=True)]
+
+    @property
+    def filtered(self) -> bool:
+        """Whether filters dropped every rollout that did not break."""
+        return bool(self.valid) and not any(self.kept)
+
     @property
     def has_signal(self) -> bool:
-        """Whether any advantage differs from zero."""
-        return any(abs(advantage) > SAME for advantage in self.advantages)
+        """Whether any advantage of what is kept differs from zero."""
+        kept = zip(self.advantages, self.kept, strict=True)
+        return any(abs(advantage) > SAME for advantage, keep in kept if keep)
 
     @property
     def oldest_version(self) -> int | None:
-        """The oldest weights that any token of the group was sampled by; None where nothing was sampled."""
-        return min((turn.weight_version for rollout in self.valid for turn in rollout.turns), default=None)
+        """The oldest weights that any token of the group was sampled by; None where nothing was sampled.
+
+        What another model said is of no weights of ours, and never too old.
+        """
+        turns = [turn for rollout in self.valid for turn in rollout.turns if turn.logprobs is not None]
+        return min((turn.weight_version for turn in turns), default=None)
 
     @property
     def breaks(self) -> list[Break]:
@@ -58,11 +83,11 @@ class Group:
         """Return the trainable samples; none where the group has no learning signal."""
         if not self.has_signal:
             return []
-        rows = zip(self.rollouts, self.results, self.advantages, strict=True)
+        rows = zip(self.kept, self.results, self.advantages, strict=True)
         return [
             replace(sample, advantage=advantage)
-            for rollout, result, advantage in rows
-            if rollout.error is None
+            for keep, result, advantage in rows
+            if keep
             for sample in result.samples
         ]
 
@@ -79,12 +104,22 @@ def group_advantages(rollouts: list[Rollout], *, std: bool) -> list[float]:
     return [next(among_valid) if rollout.error is None else 0.0 for rollout in rollouts]
 
 
+def constant_advantages(rollouts: list[Rollout]) -> list[float]:
+    """Return 1.0 for each rollout, for losses that read no advantages; a broken rollout gets 0.0."""
+    return [1.0 if rollout.error is None else 0.0 for rollout in rollouts]
+
+
 class GroupRunner:
-    """Runs groups; at most `max_concurrency` rollouts are in flight over all groups."""
+    """Runs groups on an executor; at most `max_concurrency` rollouts are in flight over all groups.
+
+    Each rollout's samples go through the `finishers` in order, as soon as it was played: beside the other rollouts, not
+    after them. One that fails is recorded as the rollout's error. `expect` is told a task's opening messages before its
+    first rollout; `compares` says whether advantages come from comparing siblings, or are all 1.
+    """
 
     def __init__(
         self,
-        player: RolloutPlayer,
+        executor: RolloutExecutor,
         schedule: Schedule,
         *,
         group_size: int,
@@ -92,42 +127,77 @@ class GroupRunner:
         advantage_std: bool,
         current_version: Callable[[], int],
         decode: Callable[[list[int]], str] | None = None,
+        filters: FilterSet | None = None,
+        evaluation: str | None = None,
+        finishers: Sequence[Finisher] = (),
+        compares: bool = True,
+        expect: Callable[[Sequence[Message]], None] | None = None,
     ) -> None:
-        self.player = player
+        self.executor = executor
         self.schedule = schedule
         self.group_size = group_size
         self.advantage_std = advantage_std
         self.current_version = current_version
         self.decode = decode
+        self.filters = filters or FilterSet({})
+        self.evaluation = evaluation
+        self.finishers = tuple(finishers)
+        self.compares = compares
+        self.expect = expect
         self._room = asyncio.Semaphore(max_concurrency)
 
     async def run(self, index: int) -> Group:
         """Play a group to its end. An error in one rollout is recorded in it and spares the others."""
         environment, example = self.schedule.task(index)
-        lives = [self._live(index, member, environment, example) for member in range(self.group_size)]
-        tasks = [asyncio.create_task(self._play(live, environment, example)) for live in lives]
+        if self.expect is not None:
+            self.expect(example.messages)
+        tasks = [asyncio.create_task(self._play(index, member)) for member in range(self.group_size)]
         try:
             await asyncio.wait(tasks)
-        finally:
+        except asyncio.CancelledError:
             for task in tasks:
                 task.cancel()
-        rollouts = [live.finished(task.exception()) for live, task in zip(lives, tasks, strict=True)]
-        return await asyncio.to_thread(self._assemble, index, environment, rollouts)
+            await asyncio.wait(tasks)  # an agent's processes are ended before this group counts as ended
+            raise
+        played = [self._finished(index, member, task) for member, task in enumerate(tasks)]
+        return await asyncio.to_thread(self._assemble, index, environment, played)
 
-    def _live(self, index: int, member: int, environment: Environment, example: Example) -> LiveRollout:
-        return LiveRollout(
-            trajectory_id=f"group-{index:06d}/{member:03d}",
-            group_id=f"group-{index:06d}",
-            environment=environment.name,
-            example_id=example.id,
-            seed=self.schedule.rollout_seed(index, member),
-        )
-
-    async def _play(self, live: LiveRollout, environment: Environment, example: Example) -> None:
+    async def _play(self, index: int, member: int) -> Played:
         async with self._room:
             # The salt is fixed when the rollout starts: its later turns extend its own keys, no other rollout's.
-            await self.player.play(live, environment, example, f"weights-{self.current_version()}")
+            rollout = await self.executor.play(self._job(index, member))
+        return await self._finish(rollout)
 
-    def _assemble(self, index: int, environment: Environment, rollouts: list[Rollout]) -> Group:
-        results = [interleave_rollout(rollout, decode=self.decode) for rollout in rollouts]
-        return Group(index, environment, rollouts, results, group_advantages(rollouts, std=self.advantage_std))
+    async def _finish(self, rollout: Rollout) -> Played:
+        """Return a rollout with its samples, which the finishers complete."""
+        result = await asyncio.to_thread(interleave_rollout, rollout, decode=self.decode)
+        if rollout.error is not None:
+            return rollout, result
+        try:
+            for finish in self.finishers:
+                result = await finish(rollout, result)
+        except PrlError as error:
+            return replace(rollout, error=f"{type(error).__name__}: {error}", stop_reason="error"), result
+        return rollout, result
+
+    def _job(self, index: int, member: int) -> RolloutJob:
+        salt = f"weights-{self.current_version()}"
+        return RolloutJob(group=index, member=member, cache_salt=salt, evaluation=self.evaluation)
+
+    def _finished(self, index: int, member: int, task: asyncio.Task[Played]) -> Played:
+        """Return what was played; where the executor itself failed, a rollout without turns that says so."""
+        if task.cancelled():
+            error: BaseException | None = asyncio.CancelledError("the executor gave the rollout up")
+        else:
+            error = task.exception()
+        if error is None:
+            return task.result()
+        live = begin_rollout(self._job(index, member), self.schedule, *self.schedule.task(index))
+        return (broken := live.finished(error)), interleave_rollout(broken)
+
+    def _assemble(self, index: int, environment: AnyEnvironment, played: list[Played]) -> Group:
+        rollouts, results = [rollout for rollout, _ in played], [result for _, result in played]
+        advantages = (
+            group_advantages(rollouts, std=self.advantage_std) if self.compares else constant_advantages(rollouts)
+        )
+        return Group(index, environment, rollouts, results, advantages, self.filters.judge(rollouts))

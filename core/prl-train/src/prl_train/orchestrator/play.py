@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from prl.contracts import ChatSession, ClientMode, Environment, Episode, Example
-from prl.types import Message, PromptTooLongError, Rollout, SamplingParams, Turn
+from prl.contracts import AgentEnvironment, ChatSession, ClientMode, Environment, Episode, Example, RolloutJob
+from prl.types import Message, PromptTooLongError, Rollout, SamplingParams, ToolSpec, Turn
+
+from .schedule import Schedule
 
 
 @dataclass(slots=True, kw_only=True)
@@ -20,10 +22,13 @@ class LiveRollout:
     seed: int
     turns: list[Turn] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    turn_messages: list[int] = field(default_factory=list)
     reward: float = 0.0
     metrics: dict[str, float] = field(default_factory=dict)
     stop_reason: str = "max_turns"
     is_truncated: bool = False
+    output: str = ""
+    tools: tuple[ToolSpec, ...] = ()
 
     def finished(self, error: BaseException | None = None) -> Rollout:
         """Return the frozen rollout; with `error` it keeps its turns and says what broke."""
@@ -39,11 +44,28 @@ class LiveRollout:
             error=None if error is None else f"{type(error).__name__}: {error}",
             metrics=dict(self.metrics),
             messages=tuple(self.messages),
+            turn_messages=tuple(self.turn_messages),
+            output=self.output,
+            tools=self.tools,
         )
 
 
+def begin_rollout(
+    job: RolloutJob, schedule: Schedule, environment: Environment | AgentEnvironment, example: Example
+) -> LiveRollout:
+    """Return the rollout of a job before its first turn: the same names and seed wherever it is played."""
+    group = f"group-{job.group:06d}" if job.evaluation is None else f"eval-{job.evaluation}-{job.group:06d}"
+    return LiveRollout(
+        trajectory_id=f"{group}/{job.member:03d}",
+        group_id=group,
+        environment=environment.name,
+        example_id=example.id,
+        seed=schedule.rollout_seed(job.group, job.member),
+    )
+
+
 class RolloutPlayer:
-    """Plays rollouts of any environment through one client mode."""
+    """Plays rollouts of any environment through one client mode; `prepare` makes messages ready to be sent."""
 
     def __init__(
         self,
@@ -53,12 +75,14 @@ class RolloutPlayer:
         sampling: SamplingParams,
         max_turns: int | None = None,
         continue_truncated: bool = False,
+        prepare: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]] | None = None,
     ) -> None:
         self.mode = mode
         self.model = model
         self.sampling = sampling
         self.max_turns = max_turns
         self.continue_truncated = continue_truncated
+        self.prepare = prepare
 
     async def play(self, live: LiveRollout, environment: Environment, example: Example, cache_salt: str) -> None:
         """Fill `live` with turns until the episode ends. The salt stays the same for the whole rollout."""
@@ -77,12 +101,15 @@ class RolloutPlayer:
 
     async def _sample(self, session: ChatSession, live: LiveRollout, fresh: Sequence[Message]) -> Turn | None:
         """Sample one turn; None where the prompt no longer fits: the earlier turns stay trainable."""
+        if self.prepare is not None:
+            fresh = await self.prepare(fresh)
         try:
             turn = await session.turn(fresh, self.sampling)
         except PromptTooLongError:
             live.stop_reason, live.is_truncated = "prompt_too_long", True
             return None
         live.messages.extend([*fresh, turn.message])
+        live.turn_messages.append(len(live.messages) - 1)
         live.turns.append(turn)
         return turn
 

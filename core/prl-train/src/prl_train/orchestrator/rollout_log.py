@@ -6,26 +6,35 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from prl.client.images import shortened_images
 from prl.contracts import Renderer
 from prl.types import RenderedTokens, Rollout, ToolSpec, TrainingSample
 
 from .groups import Group
+from .schedule import tools_of
 
 NOBODY = -1
 
 
-def rollout_lines(groups: Sequence[Group], renderer: Renderer | None) -> str:
-    """Return the JSON lines of a step's rollouts, errored ones included."""
+def rollout_lines(groups: Sequence[Group], renderer: Renderer | None, *, dropped: Sequence[Group] = ()) -> str:
+    """Return the JSON lines of a step's rollouts, errored ones included, and those of the groups it left out."""
+    places = [(group, position, False) for group in groups for position in range(len(group.rollouts))]
+    places += [(group, position, True) for group in dropped for position in range(len(group.rollouts))]
     return "".join(
-        json.dumps(_record(group, position, renderer), ensure_ascii=False, default=str) + "\n"
-        for group in groups
-        for position in range(len(group.rollouts))
+        json.dumps(_record(group, position, renderer, left_out=left_out), ensure_ascii=False, default=str) + "\n"
+        for group, position, left_out in places
     )
 
 
-def _record(group: Group, position: int, renderer: Renderer | None) -> dict[str, Any]:
+def _why_dropped(group: Group, position: int, left_out: bool) -> str | None:
+    """Return "filter/reason" of a rollout that is not trained on, or "group" where its whole group was left out."""
+    drop = group.drops[position] if group.drops else None
+    return drop or ("group" if left_out else None)
+
+
+def _record(group: Group, position: int, renderer: Renderer | None, *, left_out: bool) -> dict[str, Any]:
     rollout, result = group.rollouts[position], group.results[position]
-    tools = group.environment.tools
+    tools = list(rollout.tools) or tools_of(group.environment)
     return {
         "trajectory_id": rollout.trajectory_id,
         "group_id": rollout.group_id,
@@ -36,10 +45,13 @@ def _record(group: Group, position: int, renderer: Renderer | None) -> dict[str,
         "stop_reason": rollout.stop_reason,
         "is_truncated": rollout.is_truncated,
         "error": rollout.error,
+        "dropped": _why_dropped(group, position, left_out),
         "metrics": rollout.metrics,
         "weight_versions": [turn.weight_version for turn in rollout.turns],
         "breaks": [{"turn": b.turn, "cause": str(b.cause), "position": b.position} for b in result.breaks],
-        "messages": list(rollout.messages),
+        "messages": shortened_images(rollout.messages),
+        "tools": list(tools) if tools else None,
+        **({"output": rollout.output} if rollout.output else {}),
         "samples": [
             _sample(sample, message_owners(rollout, turns, renderer, tools))
             for sample, turns in zip(result.samples, result.turns, strict=True)
@@ -52,9 +64,13 @@ def _sample(sample: TrainingSample, owners: list[int] | None) -> dict[str, Any]:
         "prompt_ids": sample.prompt_ids,
         "completion_ids": sample.completion_ids,
         "mask": [int(flag) for flag in sample.completion_mask],
-        "logprobs": [round(value, 6) for value in sample.completion_logprobs],
+        "logprobs": _rounded(sample.completion_logprobs),
         "spans": None if owners is None else _spans(owners),
     }
+
+
+def _rounded(logprobs: list[float] | None) -> list[float] | None:
+    return None if logprobs is None else [round(value, 6) for value in logprobs]
 
 
 def _spans(owners: Iterable[int]) -> list[list[int]]:
@@ -78,6 +94,8 @@ def message_owners(
     if renderer is None:
         return None
     starts = _turn_starts(rollout)
+    if starts is None:
+        return None
     owners: list[int] = []
     for number in turns:
         turn = rollout.turns[number]
@@ -103,16 +121,13 @@ def message_owners(
     return owners
 
 
-def _turn_starts(rollout: Rollout) -> list[int]:
-    """Return each turn's assistant message index: the messages are the turns' own, in order, between others.
+def _turn_starts(rollout: Rollout) -> Sequence[int] | None:
+    """Return each turn's assistant message index; None where the turns do not stand in the conversation in order.
 
-    Turns are matched by identity of the message object, so an assistant message of a task's few-shot prompt is none.
+    Where the rollout does not say, the last assistant messages are taken for the turns: those of a task's few-shot
+    prompt come before. A wrong guess does not pass the comparison of ids.
     """
-    starts: list[int] = []
-    position = 0
-    for turn in rollout.turns:
-        while rollout.messages[position] is not turn.message:
-            position += 1
-        starts.append(position)
-        position += 1
-    return starts
+    if len(rollout.turn_messages) == len(rollout.turns):
+        return rollout.turn_messages
+    said = [position for position, message in enumerate(rollout.messages) if message["role"] == "assistant"]
+    return said[-len(rollout.turns) :] if len(said) >= len(rollout.turns) else None

@@ -7,14 +7,17 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from prl.contracts import Environment, Example
+from prl.contracts import AgentEnvironment, Environment, Example
+from prl.types import ToolSpec
+
+AnyEnvironment = Environment | AgentEnvironment
 
 
 @dataclass(frozen=True, slots=True)
 class WeightedEnvironment:
     """An environment and its share of the groups."""
 
-    environment: Environment
+    environment: AnyEnvironment
     weight: float = 1.0
 
 
@@ -26,7 +29,7 @@ class Schedule:
         self.seed = seed
         self._weights = [entry.weight for entry in environments]
 
-    def task(self, group: int) -> tuple[Environment, Example]:
+    def task(self, group: int) -> tuple[AnyEnvironment, Example]:
         """Return the environment and the example of a group."""
         draw = random.Random(f"{self.seed}/{group}")
         chosen = draw.choices(self.environments, weights=self._weights)[0].environment
@@ -34,5 +37,15 @@ class Schedule:
 
     def rollout_seed(self, group: int, member: int) -> int:
         """Return the sampling seed of one rollout (31 bits)."""
-        digest = hashlib.blake2b(f"{self.seed}/{group}/{member}".encode(), digest_size=4).digest()
-        return int.from_bytes(digest, "big") >> 1
+        return derived_seed(self.seed, f"{group}/{member}")
+
+
+def derived_seed(seed: int, part: str) -> int:
+    """Return the seed (31 bits) of one part of what `seed` stands for."""
+    digest = hashlib.blake2b(f"{seed}/{part}".encode(), digest_size=4).digest()
+    return int.from_bytes(digest, "big") >> 1
+
+
+def tools_of(environment: AnyEnvironment) -> Sequence[ToolSpec] | None:
+    """Return the tools that the environment offers; an agent brings its own, which nobody here knows."""
+    return environment.tools if isinstance(environment, Environment) else None

@@ -9,6 +9,7 @@ from typing import Any
 
 from prl.contracts import Sink
 from prl.types import Rollout
+from prl_train.run import StorageError
 
 
 class SinkSet:
@@ -38,6 +39,8 @@ class SinkSet:
         for name, sink in list(self._sinks.items()):
             try:
                 act(sink)
+            except StorageError:  # the run's own record: a row that is not written would be lost
+                raise
             except Exception as error:  # noqa: BLE001 - a sink is third-party code and must never stop a run
                 del self._sinks[name]
                 self.failures[name] = f"{type(error).__name__}: {error}"

@@ -97,9 +97,8 @@ def _tokens(sample: dict[str, Any], roles: Sequence[str], tokenizer: Tokenizer) 
     ids = sample["prompt_ids"] + sample["completion_ids"]
     before = len(sample["prompt_ids"])
     mask = [0] * before + sample["mask"]
-    logprobs = [None] * before + [
-        value if flag else None for value, flag in zip(sample["logprobs"], sample["mask"], strict=True)
-    ]
+    sampled = sample["logprobs"] or [None] * len(sample["mask"])  # None: tokens that nobody sampled
+    logprobs = [None] * before + [value if flag else None for value, flag in zip(sampled, sample["mask"], strict=True)]
     spans = sample["spans"]
     blocks = None if spans is None else [[start, end, _role(owner, roles)] for start, end, owner in spans]
     return {

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from prl_train.run.metrics import is_evaluation
+
 WINDOW = 5
 """Steps at either end over which the reward is averaged."""
 
@@ -32,7 +34,7 @@ def summarise(rows: Sequence[dict[str, float]]) -> Summary:
     """Summarise metrics rows."""
     rewards = [row["reward"] for row in rows if "reward" in row]
     return Summary(
-        steps=len(rows),
+        steps=sum(not is_evaluation(row) for row in rows),
         reward_start=fmean(rewards[:WINDOW]) if rewards else None,
         reward_end=fmean(rewards[-WINDOW:]) if rewards else None,
         samples_per_rollout=_largest(rows, "samples_per_rollout"),

@@ -6,14 +6,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from prl.types import TrainingSample
 
+from .arrays import SharedArrays
 from .errors import RunError
 
 FORMAT = 1
-_NDARRAY = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +21,14 @@ class Progress:
 
     `next_group` is the first group never begun; `pending` are groups begun and not yet in a batch.
     `flat_batches` counts the last batches in a row without a learning signal, `first_reward` is the first batch's mean.
+    `filters` is what filters remember of examples, by the filter's label.
     """
 
     next_group: int = 0
     pending: list[int] = field(default_factory=list)
     flat_batches: int = 0
     first_reward: float | None = None
+    filters: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,34 +42,15 @@ class StepBatch:
     format: int = FORMAT
 
 
-def _pack(value: Any) -> Any:
-    array = np.asarray(value)
-    if array.dtype == object:
-        raise TypeError(f"{type(value).__name__} has no place in a batch file")
-    body = msgspec.msgpack.encode((array.dtype.str, array.shape, np.ascontiguousarray(array).tobytes()))
-    return msgspec.msgpack.Ext(_NDARRAY, body)
-
-
-def _unpack(code: int, data: memoryview) -> Any:
-    if code != _NDARRAY:
-        raise ValueError(f"unknown extension {code}")
-    dtype, shape, raw = msgspec.msgpack.decode(data)
-    return np.frombuffer(raw, dtype=np.dtype(dtype)).reshape(shape)
-
-
-_ENCODER = msgspec.msgpack.Encoder(enc_hook=_pack)
-_DECODER = msgspec.msgpack.Decoder(StepBatch, ext_hook=_unpack)
-
-
 def encode_batch(batch: StepBatch) -> bytes:
-    """Return the batch as msgpack; arrays (routed experts, pixels) travel as dtype, shape and bytes."""
-    return _ENCODER.encode(batch)
+    """Return the batch as msgpack; arrays (routed experts, pixels) travel as dtype, shape and bytes, each once."""
+    return msgspec.msgpack.encode(batch, enc_hook=SharedArrays().pack)
 
 
 def decode_batch(data: bytes, *, where: str = "") -> StepBatch:
     """Read `encode_batch`'s bytes; raise `RunError` where they are not a batch of this format."""
     try:
-        batch = _DECODER.decode(data)
+        batch = msgspec.msgpack.decode(data, type=StepBatch, ext_hook=SharedArrays().unpack)
     except (msgspec.DecodeError, ValueError) as error:
         raise RunError(
             f"not a batch file: {error}",

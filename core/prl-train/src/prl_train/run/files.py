@@ -8,19 +8,24 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from .errors import RunError
+from .errors import RunError, not_written
+
+TEMPORARY = ".*.tmp"
+"""What the temporary names look like, for those that a killed process left."""
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write `data` to `path` atomically; create the folder if needed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write `data` to `path` atomically; create the folder if needed. Raises `StorageError`, the old file stays."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with temporary.open("wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+    except OSError as error:
+        raise not_written(path, error) from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -33,6 +38,12 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as JSON to `path` atomically."""
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
+
+
+def sweep(directory: Path) -> None:
+    """Remove what a killed process left half-written; only for a folder that this process alone writes to."""
+    for path in directory.glob(TEMPORARY):
+        path.unlink(missing_ok=True)
 
 
 def create_exclusively(path: Path, data: bytes) -> bool:

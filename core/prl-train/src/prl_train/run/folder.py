@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from prl_train.storage import sweep_unfinished
+
 from .batch import StepBatch, decode_batch, encode_batch
 from .errors import RunError
-from .files import read_json, write_bytes, write_json
+from .files import read_json, sweep, write_bytes, write_json
+from .owner import hold
 from .status import StatusBoard
 
 MARKER = "run.json"
-_OWN_FOLDERS = ("batches", "trained", "weights", "checkpoints", "rollouts", "status", "model")
+_OWN_FOLDERS = ("batches", "trained", "weights", "checkpoints", "rollouts", "status", "model", "sinks", "evaluations")
 _OWN_FILES = (MARKER, "config.toml", "plugins.json", "metrics.jsonl", "warmup.jsonl", "report.html", "progress.json")
 
 
@@ -33,8 +39,14 @@ class RunFolder:
         self.trained = root / "trained"
         self.weights = root / "weights"
         self.checkpoints = root / "checkpoints"
+        self.evaluations = root / "evaluations"
         self.model = root / "model"
         self.status = StatusBoard(root / "status")
+        self._digests: dict[int, str] = {}
+        self._written_by = {
+            "orchestrator": (self.batches, self.rollouts),
+            "trainer": (self.trained, self.weights, self.checkpoints),
+        }
 
     # -- the folder itself
 
@@ -51,6 +63,18 @@ class RunFolder:
                 next_step="name a new or empty directory",
             )
         write_json(self.root / MARKER, {"kind": "prl run", "format": 1})
+
+    @contextmanager
+    def owned(self, part: str) -> Iterator[None]:
+        """Be the run's one `part` ("orchestrator" or "trainer"); remove what a killed one left half-written.
+
+        Raises `RunError` where another process is that part.
+        """
+        with hold(self.status.directory / f"{part}.lock", part):
+            for directory in self._written_by[part]:
+                sweep(directory)
+                sweep_unfinished(directory)
+            yield
 
     def clear(self) -> None:
         """Remove what an earlier run left; only files that a run writes are touched."""
@@ -78,6 +102,7 @@ class RunFolder:
             data = path.read_bytes()
         except FileNotFoundError:
             return None
+        self._digests[step] = hashlib.sha256(data).hexdigest()
         return decode_batch(data, where=str(path))
 
     def batch_steps(self) -> list[int]:
@@ -111,13 +136,31 @@ class RunFolder:
         return None if value is None else (int(value["step"]), self.checkpoints / str(value["directory"]))
 
     def write_trained(self, step: int, metrics: dict[str, float]) -> None:
-        """Record what the trainer measured on the batch of `step`."""
-        write_json(self.trained / f"step_{step:06d}.json", metrics)
+        """Record what the trainer measured on the batch of `step`, and the sha256 of the batch as this folder read it.
+
+        Raises `RunError` where another batch was trained in its place before: a resumed trainer repeats, never changes.
+        """
+        path = self.trained / f"step_{step:06d}.json"
+        digest, before = self._digests.pop(step, None), self.trained_batch(step)
+        if None not in (digest, before) and digest != before:
+            raise RunError(
+                f"the batch of step {step} is not the one that was trained before",
+                where=f"{self.batch_path(step)}, {path}",
+                next_step="batches/ was changed by hand or belongs to another run; restore it, or use a new directory",
+            )
+        write_json(path, {**metrics, "batch_sha256": digest or before})
+
+    def trained_batch(self, step: int) -> str | None:
+        """Return the sha256 of the batch that was trained at `step`, None where none was."""
+        value = read_json(self.trained / f"step_{step:06d}.json")
+        return None if value is None else value.get("batch_sha256")
 
     def read_trained(self, step: int) -> dict[str, float] | None:
         """Return the trainer's metrics of `step`, None where it is not trained yet."""
         value = read_json(self.trained / f"step_{step:06d}.json")
-        return None if value is None else {str(key): float(number) for key, number in value.items()}
+        if value is None:
+            return None
+        return {str(key): float(number) for key, number in value.items() if key != "batch_sha256"}
 
     # -- rollouts
 
@@ -129,12 +172,27 @@ class RunFolder:
         """Return the steps whose rollouts are logged, in order."""
         return _numbers(self.rollouts, r"step_(\d+)\.jsonl")
 
+    # -- evaluations
+
+    def evaluation_path(self, name: str, version: int) -> Path:
+        """Return where the metrics of an evaluation lie, once it is done."""
+        return self.evaluations / name / f"step_{version:06d}.json"
+
+    def evaluation_rollouts(self, name: str, version: int) -> Path:
+        """Return where the rollouts of an evaluation are logged."""
+        return self.evaluations / name / f"step_{version:06d}.jsonl"
+
+    def evaluated_steps(self, name: str) -> list[int]:
+        """Return the weight versions that an evaluation is done for, in order."""
+        return _numbers(self.evaluations / name, r"step_(\d+)\.json")
+
     def outputs(self) -> dict[str, Path]:
         """Return what a finished run offers, by name, as far as it exists."""
         named: dict[str, Any] = {
             "report": self.report,
             "metrics": self.metrics,
             "rollouts": self.rollouts,
+            "evaluations": self.evaluations,
             "weights": self.weights,
             "checkpoints": self.checkpoints,
             "config": self.config,

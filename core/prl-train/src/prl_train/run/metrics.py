@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import BinaryIO
 
-from .errors import RunError
+from .errors import RunError, not_written
+
+EVALUATION = "eval/"
+"""How the names of an evaluation's metrics begin."""
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -25,16 +30,29 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     return rows
 
 
+def is_evaluation(values: Mapping[str, float]) -> bool:
+    """Whether a row holds nothing but evaluations; it comes when they are done, maybe after later steps' rows."""
+    return all(name == "step" or name.startswith(EVALUATION) for name in values)
+
+
 def append_metrics(path: Path, step: int, values: Mapping[str, float]) -> None:
-    """Append one row. A half-written last line of a crashed run is cut off first."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Append one row. A half-written last line of a crashed run is cut off first. Raises `StorageError`."""
     row = json.dumps({"step": step} | {name: value for name, value in values.items() if name != "step"}) + "\n"
-    with path.open("ab+") as file:
-        size = file.tell()
-        if size:
-            file.seek(0)
-            whole = file.read().rfind(b"\n") + 1
-            if whole < size:
-                file.truncate(whole)
-        file.write(row.encode())
-        file.flush()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab+") as file:
+            _cut_half_line(file)
+            file.write(row.encode())
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise not_written(path, error) from error
+
+
+def _cut_half_line(file: BinaryIO) -> None:
+    size = file.tell()
+    if size:
+        file.seek(0)
+        whole = file.read().rfind(b"\n") + 1
+        if whole < size:
+            file.truncate(whole)

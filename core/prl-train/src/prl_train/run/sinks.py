@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from prl.types import Rollout
 
-from .metrics import append_metrics, read_metrics
+from .metrics import EVALUATION, append_metrics, is_evaluation, read_metrics
 
 
 class NoOptions(BaseModel):
@@ -32,15 +32,16 @@ class JsonlSink:
     def open(self, run_dir: Path, config: Mapping[str, Any]) -> None:
         """Begin or continue the file of the run."""
         self._path = run_dir / "metrics.jsonl"
-        rows = read_metrics(self._path)
-        self._last = int(rows[-1]["step"]) if rows else -1
+        steps = [int(row["step"]) for row in read_metrics(self._path) if not is_evaluation(row)]
+        self._last = max(steps, default=-1)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Append the row of `step`."""
-        if step <= self._last:
-            return
-        append_metrics(self._path, step, values)
-        self._last = step
+        """Append the row of `step`; an evaluation's own row comes when it is done."""
+        if is_evaluation(values):
+            append_metrics(self._path, step, values)
+        elif step > self._last:
+            append_metrics(self._path, step, values)
+            self._last = step
 
     def rollouts(self, step: int, rollouts: Sequence[Rollout]) -> None:
         """Leave rollouts to the run folder, which logs them with their spans."""
@@ -75,7 +76,11 @@ class ConsoleSink:
             self._progress.start()
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
-        """Show one step."""
+        """Show one step; evaluations have a line of their own."""
+        for line in describe_evaluations(values):
+            self.console.print(f"step {step}: {line}", highlight=False, soft_wrap=True)
+        if is_evaluation(values):
+            return
         text = describe(values)
         if self._progress is not None:
             self._progress.update(self._task, completed=step + 1, description=text)
@@ -96,6 +101,16 @@ def describe(values: Mapping[str, float]) -> str:
     shown = (("reward", "reward", ".3f"), ("loss", "loss", ".4f"), ("mismatch_kl", "mismatch KL", ".1e"))
     parts = [f"{label} {values[name]:{form}}" for name, label, form in shown if name in values]
     return "  ".join([*parts, f"breaks {values.get('breaks', 0):.0f}"])
+
+
+def describe_evaluations(values: Mapping[str, float]) -> list[str]:
+    """Return one line for each evaluation in a record: its name, and its average and pass rate."""
+    lines: dict[str, list[str]] = {}
+    for key, value in values.items():
+        name, _, figure = key.removeprefix(EVALUATION).partition("/")
+        if key.startswith(EVALUATION) and "@" in figure:
+            lines.setdefault(name, []).append(f"{figure} {value:.3f}")
+    return [f"evaluation {name}: {'  '.join(figures)}" for name, figures in lines.items()]
 
 
 def create_console(options: NoOptions) -> ConsoleSink:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .errors import PeerError
+from .errors import PeerError, StorageError
 from .files import read_json, write_json
 
 
@@ -30,9 +31,12 @@ class StatusBoard:
         self.began = time.time()
 
     def set(self, part: str, state: str, error: str = "") -> None:
-        """Write this process's status."""
+        """Write this process's status; a disk that is full must not hide what failed, so it is only told on stderr."""
         status = PartStatus(part=part, state=state, process=os.getpid(), since=time.time(), error=error)
-        write_json(self.directory / f"{part}.json", asdict(status))
+        try:
+            write_json(self.directory / f"{part}.json", asdict(status))
+        except StorageError as full:
+            print(f"prl: the status {state!r} of the {part} could not be told to others: {full.what}", file=sys.stderr)
 
     def get(self, part: str) -> PartStatus | None:
         """Return a part's status, None where it has not written one since this process began."""

@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import logging
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from prl.contracts import Renderer
-from prl.types import ConfigError, MicroBatch, RenderError
-from prl_train.data import IndexedSource, SftPacker, SftRow, SftSample, build, pack_supervised, read_jsonl, read_row
-from prl_train.data.sft_rows import KNOWN_COLUMNS
-from prl_train.errors import CheckpointError, DataError
-from prl_train.storage import file_sha256
+from prl.types import ConfigError, MicroBatch
+from prl_train.data import SftPacker, pack_supervised
+from prl_train.errors import CheckpointError
 from prl_train.trainer.checkpoint import checkpoint_path, latest_checkpoint, remove_old_checkpoints
 from prl_train.trainer.trainer import Trainer
 
 from .config import SftConfig
+from .samples import SupervisedData, evaluation_rows, training_data
 
-LOG = logging.getLogger("prl.sft")
 OnStep = Callable[[int, dict[str, float]], None]
 
 
@@ -42,115 +39,127 @@ def run_sft(
 
     With `resume`, the newest whole checkpoint below `config.directory` is continued; the resumed run does exactly the
     steps an uninterrupted one would have done. Without it, a directory that holds checkpoints is an error. `trainer`
-    replaces the one built from the settings (not yet loaded).
+    replaces the one built from the settings (not yet loaded). In a world of several processes all call this: the main
+    one reads the data and writes the files, and the trainers divide the rows of each step.
     """
-    renderer = _renderer(config)
-    packer = _packer(config, renderer)
     trainer = trainer or Trainer(config.trainer.model_copy(update={"model": config.model}))
-    trainer.load()
-    checkpoints = config.directory / "checkpoints"
-    _resume(trainer, packer, config, checkpoints, resume)
-    done: list[dict[str, float]] = []
-    for rows in _steps(packer, config, trainer):
-        metrics = trainer.sft_step(rows) | {"truncated": float(packer.truncated), "dropped": float(packer.dropped)}
-        done.append(metrics)
-        _log(config.directory / "metrics.jsonl", metrics)
-        if on_step is not None:
-            on_step(trainer.step_number, metrics)
-        every = config.trainer.checkpoint_every
-        if every and trainer.step_number % every == 0:
-            _save(trainer, packer, config, checkpoints)
-    last = _save(trainer, packer, config, checkpoints)
-    weights = trainer.publish_weights(config.directory / "weights", trainer.step_number)
-    return SftResult(trainer.step_number, done, last, weights)
+    world = trainer.world
+    data = training_data(config) if world.is_main else None
+    try:
+        held_out = world.from_main(evaluation_rows(config) if world.is_main else [])
+        return _Run(config, trainer, data, held_out).run(resume, on_step or _nothing)
+    finally:
+        if data is not None:
+            data.builder.close()
 
 
-def _renderer(config: SftConfig) -> Renderer:
-    from prl import create_renderer, load_tokenizer
+class _Run:
+    """One supervised run in one of its processes; `data` is None in those that read none."""
 
-    tokenizer = load_tokenizer(config.model)
-    renderer: Renderer = create_renderer(tokenizer, config.renderer, model=config.model, **config.renderer_options)
-    return renderer
+    def __init__(
+        self, config: SftConfig, trainer: Trainer, data: SupervisedData | None, held_out: Sequence[MicroBatch]
+    ) -> None:
+        self.config = config
+        self.trainer = trainer
+        self.world = trainer.world
+        self.data = data
+        self.held_out = held_out
+        self.checkpoints = config.directory / "checkpoints"
+        self.log = config.directory / "metrics.jsonl"
 
+    def run(self, resume: bool, on_step: OnStep) -> SftResult:
+        self.trainer.load()
+        self._resume(resume)
+        done: list[dict[str, float]] = []
+        for rows in self._steps():
+            metrics = self._step(rows)
+            done.append(metrics)
+            if self.world.is_main:
+                _log(self.log, metrics)
+                on_step(self.trainer.step_number, metrics)
+            every = self.config.trainer.checkpoint_every
+            if every and self.trainer.step_number % every == 0:
+                self._save()
+        last = self._save()
+        self.trainer.finish_checkpoint()
+        weights = self.trainer.publish_weights(self.config.directory / "weights", self.trainer.step_number)
+        return SftResult(self.trainer.step_number, done, last, weights)
 
-def _packer(config: SftConfig, renderer: Renderer) -> SftPacker:
-    rows = _rows(config.data.path)
+    def _steps(self) -> Iterator[Sequence[MicroBatch]]:
+        """Yield the rows of each step that is left."""
+        while self.config.steps is None or self.trainer.step_number < self.config.steps:
+            rows = self.world.from_main([] if self.data is None else self._next_rows(self.data.packer))
+            if not rows:
+                return
+            yield rows
 
-    def sample(index: int) -> SftSample | None:
-        where = f"{config.data.path}, row {index + 1}"
-        try:
-            return build(renderer, rows[index], roles=config.data.roles, index=index)
-        except RenderError as error:
-            if config.data.bad_rows == "skip":
-                LOG.warning("%s is skipped: %s", where, error.what)
-                return None
-            step = f"{error.next_step}; or set data.bad_rows = 'skip'"
-            raise DataError(error.what, where=f"{where}: {error.where}", next_step=step) from error
-
-    source = IndexedSource(
-        len(rows),
-        sample,
-        seed=config.trainer.seed,
-        shuffle=config.data.shuffle,
-        epochs=None if config.steps is not None else config.epochs,
-    )
-    return SftPacker(source, config.trainer.seq_len)
-
-
-def _rows(path: Path) -> list[SftRow]:
-    """Read all rows before the first step: a bad row must not wait for the night to stop the run."""
-    rows = [read_row(row, f"{path}, row {number}") for number, row in enumerate(read_jsonl(path), start=1)]
-    if not rows:
-        raise ConfigError("the data file has no rows", where=str(path), next_step="give at least one row")
-    unknown = sorted({column for row in rows for column in row.unknown_columns})
-    if unknown:
-        known = ", ".join(sorted(KNOWN_COLUMNS))
-        LOG.warning("columns of %s that are not used: %s (known: %s)", path, ", ".join(unknown), known)
-    return rows
-
-
-def _steps(packer: SftPacker, config: SftConfig, trainer: Trainer) -> Iterator[Sequence[MicroBatch]]:
-    """Yield the rows of each step that is left."""
-    while config.steps is None or trainer.step_number < config.steps:
+    def _next_rows(self, packer: SftPacker) -> list[MicroBatch]:
         rows: list[MicroBatch] = []
-        while len(rows) < config.rows_per_step:
+        while len(rows) < self.config.rows_per_step:
             try:
                 rows.append(pack_supervised(packer.next_samples()))
             except StopIteration:
                 break
-        if not rows:
-            return
-        yield rows
+        return rows
+
+    def _step(self, rows: Sequence[MicroBatch]) -> dict[str, float]:
+        metrics = self.trainer.sft_step(rows)
+        if self.data is not None:
+            metrics |= {"truncated": float(self.data.packer.truncated), "dropped": float(self.data.packer.dropped)}
+        if self.config.eval is not None and self.trainer.step_number % self.config.eval.every == 0:
+            metrics["eval/loss"] = evaluate(self.trainer, self.held_out)
+        return metrics
+
+    def _resume(self, resume: bool) -> None:
+        newest = self.world.from_main(latest_checkpoint(self.checkpoints))
+        if newest is not None and not resume:
+            raise ConfigError(
+                "the run directory already holds checkpoints",
+                where=str(self.checkpoints),
+                next_step="resume the run (`prl sft --resume`), or give another `directory`",
+            )
+        if newest is not None:
+            extra = self.trainer.load_checkpoint(newest)
+            if self.data is not None:
+                _go_on(self.data, extra, self.config)
+        if self.world.is_main:
+            _forget_metrics_after(self.log, self.trainer.step_number)
+
+    def _save(self) -> Path:
+        state = {} if self.data is None else {"packer": self.data.packer.state_dict(), "data": self.data.fingerprint}
+        target = checkpoint_path(self.checkpoints, self.trainer.step_number)
+
+        def prune() -> None:
+            remove_old_checkpoints(self.checkpoints, self.config.trainer.keep_checkpoints)
+
+        return self.trainer.save_checkpoint(target, self.world.from_main(state), then=prune)
 
 
-def _resume(trainer: Trainer, packer: SftPacker, config: SftConfig, checkpoints: Path, resume: bool) -> None:
-    newest = latest_checkpoint(checkpoints)
-    if newest is None:
-        _forget_metrics_after(config.directory / "metrics.jsonl", 0)
-        return
-    if not resume:
-        raise ConfigError(
-            "the run directory already holds checkpoints",
-            where=str(checkpoints),
-            next_step="resume the run (`prl sft --resume`), or give another `directory`",
-        )
-    extra = trainer.load_checkpoint(newest)
-    if extra.get("data_sha256") != file_sha256(config.data.path):
+def _go_on(data: SupervisedData, extra: dict[str, Any], config: SftConfig) -> None:
+    if extra.get("data") != data.fingerprint:
         raise CheckpointError(
-            "the data file changed since the checkpoint was made",
-            where=str(config.data.path),
-            next_step="resume with the same data file, or start a new run in another `directory`",
+            "the data changed since the checkpoint was made",
+            where=", ".join(source.path for source in config.data.all_sources()),
+            next_step="resume with the same data, or start a new run in another `directory`",
         )
-    packer.load_state_dict(extra["packer"])
-    _forget_metrics_after(config.directory / "metrics.jsonl", trainer.step_number)
+    data.packer.load_state_dict(extra["packer"])
 
 
-def _save(trainer: Trainer, packer: SftPacker, config: SftConfig, checkpoints: Path) -> Path:
-    extra = {"packer": packer.state_dict(), "data_sha256": file_sha256(config.data.path)}
-    target = checkpoint_path(checkpoints, trainer.step_number)
-    saved = trainer.save_checkpoint(target, extra)
-    remove_old_checkpoints(checkpoints, config.trainer.keep_checkpoints)
-    return saved
+def evaluate(trainer: Trainer, rows: Sequence[MicroBatch]) -> float:
+    """Return the mean cross-entropy over all targets of packed rows, in nats; the processes divide the rows."""
+    world = trainer.world
+    mine = rows[world.data_rank :: world.data_size]
+    total = 0.0
+    for turn in range(math.ceil(len(rows) / world.data_size)):
+        # A forward pass of a divided model takes all processes: those without a row left score one that is not counted.
+        scores = trainer.score(mine[turn] if turn < len(mine) else rows[0])
+        total -= sum(scores) if turn < len(mine) else 0.0
+    [summed] = world.add_up([total])
+    return summed / sum(sum(row.loss_mask) for row in rows)
+
+
+def _nothing(step: int, metrics: dict[str, float]) -> None:
+    """Do nothing after a step."""
 
 
 def _log(path: Path, metrics: dict[str, float]) -> None:

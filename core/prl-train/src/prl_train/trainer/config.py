@@ -29,6 +29,40 @@ class OptimizerConfig(BaseModel):
     max_grad_norm: float = Field(default=1.0, gt=0.0, description="the gradient is scaled down to this norm")
 
 
+class ParallelConfig(BaseModel):
+    """How several trainer processes divide model and rows; a single process ignores it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    replicas: int = Field(
+        default=1, ge=1, description="groups of processes that each hold the whole model, divided inside the group"
+    )
+    context: int = Field(default=1, ge=1, description="processes that share each row (context parallelism)")
+    context_strategy: str = Field(
+        default="auto", description='"ring", "ulysses", or "auto": ulysses where the heads can be divided'
+    )
+    cpu_offload: bool = Field(default=False, description="keep weights, gradients and optimizer in CPU memory")
+    reduce_every_row: bool = Field(
+        default=False, description="add gradients up over processes after each row: less memory, more traffic"
+    )
+
+
+class LoraConfig(BaseModel):
+    """Train low-rank adapters instead of the weights; needs `pip install "prl-train[lora]"`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    rank: int = Field(default=16, ge=1, description="rank of the adapters")
+    alpha: float = Field(default=32.0, gt=0.0, description="an adapter's output is scaled by alpha / rank")
+    dropout: float = Field(default=0.0, ge=0.0, lt=1.0, description="dropout before an adapter")
+    target_modules: tuple[str, ...] = Field(
+        default=(), description="names of linear layers, such as q_proj; empty: all of them but the head"
+    )
+    publish: Literal["merged", "adapter"] = Field(
+        default="merged", description="what engines get: whole weights with the adapters added, or the adapters alone"
+    )
+
+
 class TrainerConfig(OptimizerConfig):
     """Model, precision, packing, optimizer, loss and checkpoints of the trainer.
 
@@ -47,12 +81,33 @@ class TrainerConfig(OptimizerConfig):
     gradient_checkpointing: bool = Field(
         default=False, description="recompute activations in the backward pass to save memory"
     )
+    compile: bool = Field(
+        default=False, description="compile the model's layers with torch.compile; the first steps take minutes"
+    )
+    logprob_chunk: int = Field(
+        default=512, ge=0, description="targets whose logits are in memory at once; 0: the model's own, all at once"
+    )
+    logprob_vocabulary_chunk: int | None = Field(
+        default=None, ge=1, description="part of the vocabulary whose logits are in memory at once; absent: all of it"
+    )
+    router_replay: bool = Field(
+        default=True, description="send tokens to the experts the engine used, where samples carry its routing"
+    )
+    processes: int = Field(
+        default=1, ge=1, description="trainer processes on this machine; under torchrun, its own number counts instead"
+    )
+    parallel: ParallelConfig = Field(default_factory=lambda: ParallelConfig(), description="several processes")
+    lora: LoraConfig | None = Field(default=None, description="train adapters; absent trains all weights")
     threads: int | None = Field(default=1, ge=1, description="torch threads; null leaves torch's own choice")
     seed: int = Field(default=0, ge=0, description="seed of every random choice of the trainer")
-    loss: LossConfig = Field(default_factory=lambda: LossConfig(), description="the policy loss")
+    loss: LossConfig = Field(default_factory=lambda: LossConfig(), description="which loss is minimised")
     keep_checkpoints: int | None = Field(
         default=2, ge=1, description="how many checkpoints a run keeps; null keeps all"
     )
     checkpoint_every: int = Field(
         default=0, ge=0, description="steps between checkpoints; 0 writes one at the end only"
     )
+    checkpoint_async: bool = Field(
+        default=False, description="write checkpoints while training goes on; needs memory for one copy"
+    )
+    weights_file_gb: float = Field(default=5.0, gt=0.0, description="largest file of published weights, in 10^9 bytes")

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from prl.types import ConfigError
+from prl_train.distributed.sharding import whole
 from prl_train.errors import TrainingError
 
 from .config import OptimizerConfig
@@ -53,7 +54,7 @@ class Optimization:
         Raises `TrainingError` where the gradient is not finite, before any weight changes.
         """
         norm = nn.utils.clip_grad_norm_(self._parameters, self._config.max_grad_norm)
-        grad_norm = float(norm)
+        grad_norm = float(whole(norm))
         if not math.isfinite(grad_norm):
             self.zero_grad()
             raise TrainingError(

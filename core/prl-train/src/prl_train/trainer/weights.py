@@ -1,51 +1,165 @@
-"""Publish weights: a model directory that any engine loads, whole or absent."""
+"""Publish weights: a model directory that any engine loads, or one of adapters, whole or absent."""
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
+from prl_train.distributed.sharding import whole
+from prl_train.distributed.world import World
 from prl_train.errors import CheckpointError
 from prl_train.models.load import AUXILIARY_FILES
+from prl_train.models.lora import adapted_layers, adapter_tensors, merged, plain_name, save_adapter_config
 from prl_train.storage import is_sealed, read_sealed, write_sealed
 
 WEIGHTS_MARKER = "weights.json"
 """The file that says a weights directory is whole: `{"version": N, "files": {name: {"size", "sha256"}}}`."""
+DEFAULT_FILE_BYTES = 5 * 10**9
 _PREFIX = "version_"
 
 
-def write_weights(parent: Path, model: Any, version: int, *, dtype: torch.dtype, source: Path) -> Path:
-    """Write `parent/version_N` with config, safetensors in `dtype` and the tokenizer files of `source`."""
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """One tensor on its way out; `gather` is a collective where weights are divided."""
 
-    def fill(directory: Path) -> None:
+    name: str
+    dtype: torch.dtype
+    bytes: int
+    gather: Callable[[], Tensor]
+    is_shared: bool = False
+
+    def read(self) -> Tensor:
+        """Return the tensor as it is written."""
+        ready = self.gather().to("cpu", self.dtype)
+        # A file must not hold one storage under two names.
+        return ready.clone() if self.is_shared else ready.contiguous()
+
+
+def write_weights(
+    parent: Path,
+    model: Any,
+    version: int,
+    *,
+    dtype: torch.dtype,
+    source: Path,
+    world: World | None = None,
+    file_bytes: int = DEFAULT_FILE_BYTES,
+) -> Path:
+    """Write `parent/version_N` with config, safetensors in `dtype` and the tokenizer files of `source`.
+
+    Every process must call it; the main one writes. More than `file_bytes` become several files and an index. Adapters
+    are added to the weights they change.
+    """
+
+    def describe(directory: Path) -> None:
         for name in AUXILIARY_FILES:
             if (source / name).is_file():
                 shutil.copyfile(source / name, directory / name)
         _save_config(model, dtype, directory)
-        save_file(_tensors(model, dtype), directory / "model.safetensors", metadata={"format": "pt"})
 
-    return write_sealed(parent / f"{_PREFIX}{version:06d}", WEIGHTS_MARKER, {"version": version}, fill, durable=False)
+    files = _files(list(_outgoing(model, dtype)), file_bytes, "model")
+    return _publish(parent, version, files, describe, world or World())
 
 
-def _tensors(model: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-    """Return the model's tensors by name, each storage once: a tied head is the embedding and is not written twice."""
-    tensors: dict[str, torch.Tensor] = {}
-    written: set[int] = set()
+def write_adapter(parent: Path, model: Any, version: int, *, dtype: torch.dtype, world: World | None = None) -> Path:
+    """Write `parent/version_N` with the adapters alone, as peft and engines with LoRA read them."""
+    tensors = [_plain(name, tensor, dtype) for name, tensor in adapter_tensors(model)]
+    files = {"adapter_model.safetensors": tensors}
+
+    def describe(directory: Path) -> None:
+        save_adapter_config(model, directory)
+
+    return _publish(parent, version, files, describe, world or World())
+
+
+def _publish(
+    parent: Path, version: int, files: dict[str, list[Outgoing]], describe: Callable[[Path], None], world: World
+) -> Path:
+    target = parent / f"{_PREFIX}{version:06d}"
+
+    def fill(directory: Path) -> None:
+        describe(directory)
+        for name, outgoing in files.items():
+            # File after file, so that never more than one is in memory.
+            save_file({one.name: one.read() for one in outgoing}, directory / name, metadata={"format": "pt"})
+        if len(files) > 1:
+            _write_index(directory, files)
+
+    if world.is_main:
+        write_sealed(target, WEIGHTS_MARKER, {"version": version}, fill, durable=False)
+    else:
+        for outgoing in files.values():
+            for one in outgoing:
+                one.gather()
+    world.wait()
+    return target
+
+
+def _outgoing(model: Any, dtype: torch.dtype) -> Iterator[Outgoing]:
+    """Yield the model's tensors, each storage once: a tied head is the embedding and is not written twice."""
+    written: set[Any] = set()
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
-    state: dict[str, torch.Tensor] = model.state_dict()
-    for name, tensor in sorted(state.items(), key=lambda item: item[0] in tied):
-        is_shared = tensor.data_ptr() in written
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    adapted = adapted_layers(model)
+    state: dict[str, Tensor] = model.state_dict()
+    for inner, tensor in sorted(state.items(), key=lambda item: plain_name(item[0]) in tied):
+        name = plain_name(inner)
+        if name is None:
+            continue
+        storage = _storage(tensor, parameters.get(inner))
+        is_shared = storage in written
         if is_shared and name in tied:
             continue
-        written.add(tensor.data_ptr())
-        value = tensor.detach().to("cpu", dtype if tensor.is_floating_point() else tensor.dtype)
+        written.add(storage)
         # Tensors that share storage without being declared tied are written twice: a loader will not tie them again.
-        tensors[name] = value.clone() if is_shared else value.contiguous()
-    return tensors
+        yield _plain(name, tensor, dtype, layer=adapted.get(name), is_shared=is_shared)
+
+
+def _storage(tensor: Tensor, parameter: nn.Parameter | None) -> Any:
+    """Return what two names of one storage have in common; a divided tensor has no storage of its own to look at."""
+    return ("parameter", id(parameter)) if isinstance(tensor, DTensor) else tensor.data_ptr()
+
+
+def _plain(name: str, tensor: Tensor, dtype: torch.dtype, *, layer: Any = None, is_shared: bool = False) -> Outgoing:
+    kind = dtype if tensor.is_floating_point() else tensor.dtype
+
+    def gather() -> Tensor:
+        value = whole(tensor.detach())
+        return value if layer is None else merged(value, layer).detach()
+
+    return Outgoing(name, kind, tensor.numel() * kind.itemsize, gather, is_shared)
+
+
+def _files(outgoing: Sequence[Outgoing], limit: int, stem: str) -> dict[str, list[Outgoing]]:
+    """Divide tensors over files of at most `limit` bytes (one tensor may be larger), named as transformers does."""
+    groups: list[list[Outgoing]] = [[]]
+    size = 0
+    for one in outgoing:
+        if groups[-1] and size + one.bytes > limit:
+            groups.append([])
+            size = 0
+        groups[-1].append(one)
+        size += one.bytes
+    if len(groups) == 1:
+        return {f"{stem}.safetensors": groups[0]}
+    return {f"{stem}-{n:05d}-of-{len(groups):05d}.safetensors": group for n, group in enumerate(groups, start=1)}
+
+
+def _write_index(directory: Path, files: dict[str, list[Outgoing]]) -> None:
+    index = {
+        "metadata": {"total_size": sum(one.bytes for group in files.values() for one in group)},
+        "weight_map": {one.name: name for name, group in files.items() for one in group},
+    }
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2), encoding="utf-8")
 
 
 def _save_config(model: Any, dtype: torch.dtype, directory: Path) -> None:
@@ -65,8 +179,10 @@ def read_weights(directory: str | Path, *, verify: bool = False) -> int:
 
 def latest_weights(parent: str | Path) -> Path | None:
     """Return the newest whole weights directory below `parent`, or None."""
-    whole = (path for path in sorted(Path(parent).glob(f"{_PREFIX}*"), reverse=True) if is_sealed(path, WEIGHTS_MARKER))
-    return next(whole, None)
+    whole_ones = (
+        path for path in sorted(Path(parent).glob(f"{_PREFIX}*"), reverse=True) if is_sealed(path, WEIGHTS_MARKER)
+    )
+    return next(whole_ones, None)
 
 
 def remove_old_weights(parent: str | Path, keep: int) -> list[Path]:

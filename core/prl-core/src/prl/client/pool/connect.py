@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from prl.client.http import HttpEngineClient
+from prl.client.http import HEALTH_SECONDS, HttpEngineClient
 from prl.client.routes import GenerateRoute
 from prl.contracts import TokenChatClient
 
@@ -27,10 +27,14 @@ class HttpConnect:
         timeout: float | None = None,
         headers: Mapping[str, str] | None = None,
         route: GenerateRoute | None = None,
+        ask_again: float | None = 60.0,
+        health_timeout: float = HEALTH_SECONDS,
     ) -> None:
         self._timeout = timeout
         self._headers = headers
         self._route = route
+        self._ask_again = ask_again
+        self._health_timeout = health_timeout
 
     def __call__(self, base_url: str, rank: int | None) -> TokenChatClient:
         """Return a client of `base_url`, whose requests carry the rank."""
@@ -41,4 +45,6 @@ class HttpConnect:
             headers=self._headers,
             data_parallel_rank=rank,
             route=self._route,
+            ask_again=self._ask_again,
+            health_timeout=self._health_timeout,
         )

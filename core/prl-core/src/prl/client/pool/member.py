@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from prl.contracts import TokenChatClient
 from prl.types import EngineError, EngineUnavailableError, EngineUnreachableError
@@ -12,6 +13,8 @@ from prl.types import EngineError, EngineUnavailableError, EngineUnreachableErro
 from .connect import Connect
 
 MISSED_CHECKS = 2  # health checks in a row that an engine may fail to answer
+LOAD_GRACE = 300.0  # seconds: while it loads weights, a server may be too busy to tell that it is well
+Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,7 @@ class Member:
         self.epoch = 0
         self._missed = 0
         self._loading = asyncio.Lock()
+        self._asked: dict[asyncio.Timeout, float] = {}
 
     @property
     def active(self) -> int:
@@ -104,6 +108,32 @@ class Member:
         self.epoch += 1
         self.disturbed.set()
 
+    async def ask(self, work: Awaitable[Answer], *, grace: float = 0.0) -> Answer:
+        """Await what was asked of the engine; raise `EngineUnavailableError` once it is plain that none will come.
+
+        For `grace` seconds it is waited for whatever the engine's health.
+        """
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._asked[scope] = asyncio.get_running_loop().time() + grace
+                try:
+                    return await work
+                finally:
+                    self._asked.pop(scope, None)
+        except TimeoutError:
+            raise EngineUnavailableError(
+                f"the engine no longer answers: {self.problem}",
+                where=self.url,
+                next_step="see its log; what was asked of it is asked again, of another engine if there is one",
+            ) from None
+
+    def abandon(self) -> None:
+        """End what waits for the engine's answers: it hangs, or is cut off, and its connections stay open."""
+        now = asyncio.get_running_loop().time()
+        for scope in [scope for scope, earliest in self._asked.items() if earliest <= now]:
+            del self._asked[scope]
+            scope.reschedule(now)
+
     async def is_well(self) -> bool:
         """Ask for its health; it counts as unwell after two checks in a row without a yes."""
         self._missed = 0 if await self.client.health() else self._missed + 1
@@ -123,7 +153,7 @@ class Member:
             if self.weights == wanted:
                 return
             self.weights = None  # a load that fails half-way leaves it unknown
-            await self.client.load_weights(wanted.directory, wanted.version)
+            await self.ask(self.client.load_weights(wanted.directory, wanted.version), grace=LOAD_GRACE)
             self.weights = wanted
 
     def is_stale(self, sent: int | None, answered: int | None) -> bool:

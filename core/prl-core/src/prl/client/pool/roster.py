@@ -164,6 +164,8 @@ class Roster:
                 if member.problem != error.what:
                     log.warning("engine %s is not in the pool: %s", member.url, error.what)
                 member.problem = error.what
+                if isinstance(error, EngineUnavailableError):
+                    member.abandon()
                 await asyncio.sleep(absence)
                 absence = min(LONGEST_ABSENCE, absence * 2)
                 continue

@@ -16,6 +16,7 @@ from prl.types import (
     EngineUnreachableError,
     GenerateRequest,
     GenerateResponse,
+    MalformedResponseError,
     RequestAbortedError,
 )
 
@@ -25,6 +26,7 @@ from .roster import Roster
 if TYPE_CHECKING:
     from .pool import EnginePool
 
+GARBLED_RETRIES = 2  # how often a request is sent again for an answer that cannot be trusted
 Answer = TypeVar("Answer")
 
 
@@ -81,6 +83,7 @@ class PoolSession:
         """Ask one engine; where that fails for the engine's sake, ask again, on another if there is one."""
         settings = self._roster.settings
         self._roster.start()
+        garbled = 0
         for attempt in range(settings.retries + 1):
             if attempt:
                 await asyncio.sleep(retry_pause(settings.backoff, attempt))
@@ -88,7 +91,7 @@ class PoolSession:
             member = lane.member
             epoch, sent = member.epoch, member.version
             try:
-                answer = await ask(lane.client)
+                answer = await member.ask(ask(lane.client))
                 if member.is_stale(sent, version_of(answer)):
                     raise _began_anew(lane.url, sent, version_of(answer))
                 return answer
@@ -97,6 +100,11 @@ class PoolSession:
                 self._roster.give_up(member, error, epoch)
             except RequestAbortedError as error:  # it stops, or was told to drop the request; the answer is lost
                 failure = error
+            except MalformedResponseError as error:  # garbled on its way, or wrong for good
+                failure = error
+                garbled += 1
+                if garbled > GARBLED_RETRIES:
+                    break
             finally:
                 self._roster.lanes.give_back(lane)
         raise failure

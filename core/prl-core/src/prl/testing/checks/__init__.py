@@ -6,6 +6,7 @@ from . import (
     client_modes,
     environments,
     inputs,
+    losses,
     masks,
     oracle,
     parsing,
@@ -29,6 +30,7 @@ from .check import (
 )
 from .client_modes import ClientModeSubject
 from .environments import EnvironmentSubject
+from .losses import LossSubject
 from .reasoning_codecs import ReasoningCodecSubject
 from .renderer_subject import Oracle, RendererSubject
 from .tool_codecs import ToolCodecSubject
@@ -40,6 +42,7 @@ __all__ = [
     "CheckResult",
     "ClientModeSubject",
     "EnvironmentSubject",
+    "LossSubject",
     "NotApplicable",
     "Oracle",
     "ReasoningCodecSubject",
@@ -54,6 +57,7 @@ __all__ = [
     "environments",
     "expect",
     "inputs",
+    "losses",
     "masks",
     "oracle",
     "parsing",

@@ -192,7 +192,7 @@ def a_turn_has_the_exact_ids(subject: ClientModeSubject) -> None:
     for turn, prompt, completion in zip(turns, engine.prompts, engine.completions, strict=True):
         expect(list(turn.prompt_ids) == prompt, "a turn's prompt ids are not those the engine used")
         expect(list(turn.completion_ids) == completion, "a turn's completion ids are not those the engine sampled")
-        expect(list(turn.logprobs) == _logprobs(completion), "a turn's log-probabilities are not the engine's")
+        expect(list(turn.logprobs or ()) == _logprobs(completion), "a turn's log-probabilities are not the engine's")
         expect(turn.weight_version == _VERSION, f"a turn's weight version is {turn.weight_version}, not {_VERSION}")
         expect(turn.finish_reason == "stop", f"a stopped turn's finish reason is {turn.finish_reason!r}")
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from prl.contracts import AttentionKernel
-from prl.types import ConfigError
+from prl.contracts import AttentionKernel, AttentionPasses, Varlen
 from prl_train.attention import sdpa as module
-from prl_train.attention.binding import BoundKernel, PackedCall, attend, bind
+from prl_train.attention.naive import NaivePasses
 from prl_train.attention.sdpa import create, sdpa
-from prl_train.errors import TrainingError
+from prl_train.attention.sdpa_cpu import CpuPasses
+from prl_train.attention.sdpa_cuda import CudaPasses, serves
 
 
 def naive(
@@ -92,49 +95,49 @@ def test_no_mask_over_the_whole_row_is_built(monkeypatch: pytest.MonkeyPatch) ->
     assert seen == [(8, None)]
 
 
-def test_sinks_are_refused_by_name() -> None:
-    q = torch.randn(2, 1, 4)
-    with pytest.raises(ConfigError, match="has no attention sinks"):
-        sdpa(q, q, q, cu_seqlens=torch.tensor([0, 2], dtype=torch.int32), max_seqlen=2, sinks=torch.zeros(1))
-
-
 def test_the_factory_returns_an_attention_kernel() -> None:
     assert isinstance(create(), AttentionKernel)
+    assert isinstance(create(), AttentionPasses)
 
 
-def call(bound: BoundKernel | None, **options: object) -> None:
-    q = torch.randn(1, 2, 3, 4)
-    packed = PackedCall(bound, torch.tensor([0, 3], dtype=torch.int32), 3) if bound else None
-    attend(torch.nn.Identity(), q, q, q, None, packed=packed, **options)  # type: ignore[arg-type]
+def test_the_cuda_operators_take_what_they_are_given() -> None:
+    """Without a GPU, torch's own shape rules for CUDA are what can be asked: arguments, order, shapes and dtypes."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode():
+        q = torch.empty(10, 4, 64, dtype=torch.bfloat16, device="cuda")
+        k = torch.empty(12, 2, 64, dtype=torch.bfloat16, device="cuda")
+        cu = torch.empty(3, dtype=torch.int32, device="cuda")
+        options: dict[str, Any] = {"causal": True, "window": (3, 0), "scale": 0.3}
+        assert serves(q, k, 0.0)
+        assert not serves(q, k, 30.0)
+        assert not serves(q.float(), k.float(), 0.0)
+        odd = torch.empty(10, 4, 60, dtype=torch.bfloat16, device="cuda")
+        assert not serves(odd, odd, 0.0)
+        varlen = Varlen(cu, cu, 5, 6)
+        out, lse = CudaPasses().forward(q, k, k, varlen, **options)
+        grads = CudaPasses().backward(q, q, k, k, out, lse, varlen, **options)
+    assert (out.shape, out.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, (4, 10), torch.float32)
+    assert [grad.shape for grad in grads if grad is not None] == [q.shape, k.shape, k.shape]
+    assert {grad.dtype for grad in grads if grad is not None} == {torch.bfloat16}
 
 
-@pytest.mark.parametrize(
-    ("options", "feature"), [({"sliding_window": 2}, "window"), ({"s_aux": torch.zeros(2)}, "sinks")]
-)
-def test_a_feature_the_kernel_lacks_is_refused_not_ignored(options: dict[str, object], feature: str) -> None:
-    with pytest.raises(ConfigError, match=f"has no '{feature}'"):
-        call(bind("plain", sdpa, ()), **options)
-
-
-def test_soft_cap_and_dropout_are_refused() -> None:
-    with pytest.raises(ConfigError, match="neither a soft cap"):
-        call(bind("sdpa", sdpa, ("window",)), softcap=30.0)
-    with pytest.raises(ConfigError, match="nor dropout"):
-        call(bind("sdpa", sdpa, ("window",)), dropout=0.1)
-
-
-def test_a_call_without_boundaries_is_an_error_not_attention_across_documents() -> None:
-    with pytest.raises(TrainingError, match="without the row's document boundaries"):
-        call(None)
-
-
-def test_a_sliding_window_counts_the_token_itself() -> None:
-    """transformers' window of 2 is one token to the left: off by one here trains another model."""
-    got: list[tuple[int, int]] = []
-
-    def spy(q: Tensor, k: Tensor, v: Tensor, *, window: tuple[int, int], **_: object) -> Tensor:
-        got.append(window)
-        return q
-
-    call(bind("spy", spy, ("window",)), sliding_window=2)  # type: ignore[arg-type]
-    assert got == [(1, 0)]
+@pytest.mark.parametrize("lengths", [((600,), (600,)), ((300,), (700,)), ((5, 0, 3), (5, 2, 7)), ((6, 2), (3, 9))])
+@pytest.mark.parametrize("window", [(-1, -1), (40, 0), (-1, 0), (2, 3), (0, -1)])
+@pytest.mark.parametrize("causal", [True, False])
+def test_blocks_of_queries_are_the_document_as_a_whole(
+    lengths: tuple[tuple[int, ...], tuple[int, ...]], window: tuple[int, int], causal: bool
+) -> None:
+    """Long documents, windows and unequal lengths are cut to blocks, each over the keys that it can see."""
+    generator = torch.Generator().manual_seed(4)
+    heads = ((sum(lengths[0]), 4), (sum(lengths[1]), 2), (sum(lengths[1]), 2), (sum(lengths[0]), 4))
+    q, k, v, dout = (torch.randn(*shape, 8, generator=generator, dtype=torch.float64) for shape in heads)
+    borders = [torch.tensor([0, *accumulate(one)], dtype=torch.int32) for one in lengths]
+    varlen = Varlen(*borders, max(lengths[0]), max(lengths[1]))
+    options: dict[str, Any] = {"causal": causal, "window": window, "scale": 0.3}
+    results = []
+    for passes in (CpuPasses(), NaivePasses()):
+        out, lse = passes.forward(q, k, v, varlen, **options)
+        results.append((out, lse, *passes.backward(dout, q, k, v, out, lse, varlen, **options)[:3]))
+    for mine, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-11)

@@ -1,0 +1,156 @@
+"""The body of `/v1/chat/completions`: what is supported, what is harmless, and what is refused by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from prl.plugin.options import spelled
+from prl.types import Message, SamplingParams, ToolSpec
+
+from .faults import GatewayFault
+
+_Zero = Field(default=None, ge=0, le=0)
+_Empty = Field(default=None, max_length=0)
+
+
+class _StreamOptions(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    include_usage: bool | None = None
+
+
+class _Function(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str = Field(min_length=1)
+
+
+class _Tool(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["function"]
+    function: _Function
+
+
+class _TextFormat(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    type: Literal["text"]
+
+
+class ChatBody(BaseModel):
+    """Fields with an effect, fields that may only have their neutral value, and fields that clients send by routine."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str
+    messages: list[dict[str, Any]] = Field(min_length=1)
+    tools: list[_Tool] | None = None
+    tool_choice: Literal["auto", "none"] | None = None
+    stream: bool | None = None
+    stream_options: _StreamOptions | None = None
+    temperature: float | None = Field(default=None, ge=0, le=2)
+    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_k: int | None = Field(default=None, ge=-1)
+    min_tokens: int | None = Field(default=None, ge=0)
+    max_tokens: int | None = Field(default=None, ge=1)
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    n: int | None = Field(default=None, ge=1)
+    logprobs: bool | None = None
+
+    top_logprobs: int | None = _Zero
+    frequency_penalty: float | None = _Zero
+    presence_penalty: float | None = _Zero
+    stop: list[str] | None = _Empty
+    logit_bias: dict[str, float] | None = _Empty
+    response_format: _TextFormat | None = None
+    modalities: list[Literal["text"]] | None = None
+
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    parallel_tool_calls: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChatRequest:
+    """A checked request. `sampling` is what the client asks for, before the operator's fields."""
+
+    model: str
+    messages: list[Message]
+    tools: list[ToolSpec] | None
+    sampling: SamplingParams
+    may_call: bool = True
+    stream: bool = False
+    include_usage: bool = False
+    logprobs: bool = False
+
+
+def read_body(raw: bytes, *, max_messages: int, max_choices: int) -> ChatRequest:
+    """Check a body; raise `GatewayFault` that names the first wrong field."""
+    try:
+        data = msgspec.json.decode(raw)
+        body = ChatBody.model_validate(data)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        raise GatewayFault(
+            f"the body is not JSON: {error}", fault="invalid_json", next_step="send a JSON object"
+        ) from error
+    except ValidationError as error:
+        raise _field_fault(error) from error
+    if len(body.messages) > max_messages:
+        raise _too_many(f"{len(body.messages)} messages are more than the {max_messages} allowed", "messages")
+    if (body.n or 1) > max_choices:
+        raise _too_many(f"n = {body.n} is more than the {max_choices} allowed", "n")
+    return ChatRequest(
+        model=body.model,
+        messages=[_clean(message) for message in body.messages],
+        tools=data.get("tools") or None,
+        sampling=_sampling(body),
+        may_call=body.tool_choice != "none",
+        stream=bool(body.stream),
+        include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        logprobs=bool(body.logprobs),
+    )
+
+
+def _sampling(body: ChatBody) -> SamplingParams:
+    limits = [limit for limit in (body.max_completion_tokens, body.max_tokens) if limit is not None]
+    return SamplingParams(
+        max_tokens=min(limits) if limits else None,
+        min_tokens=body.min_tokens or 0,
+        temperature=1.0 if body.temperature is None else body.temperature,
+        top_p=1.0 if body.top_p is None else body.top_p,
+        top_k=body.top_k or -1,
+        n=body.n or 1,
+        seed=body.seed,
+    )
+
+
+def _clean(message: dict[str, Any]) -> Message:
+    """Return a message without the nulls that SDKs write (`refusal`, `audio`, `function_call`, ...)."""
+    return cast(Message, {name: value for name, value in message.items() if value is not None})
+
+
+def _field_fault(error: ValidationError) -> GatewayFault:
+    first = error.errors(include_url=False, include_context=False)[0]
+    param = spelled(tuple(first["loc"])) or None
+    if first["type"] == "extra_forbidden":
+        what, next_step = f"{param} is not supported", f"leave out {param}"
+    else:
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        what = f"{param or 'the body'}: {message}"
+        next_step = f"correct or leave out {param}" if param else "send a JSON object"
+    return GatewayFault(what, fault="invalid_value", param=param, next_step=next_step)
+
+
+def _too_many(what: str, param: str) -> GatewayFault:
+    return GatewayFault(what, fault="too_many", param=param, next_step="send fewer, or raise the gateway's limit")

@@ -1,0 +1,79 @@
+"""When two messages are the same one: agents send a conversation back with small differences that mean nothing.
+
+Not told apart: null, absent and empty content; a text and its parts; other white space or key order in the JSON of
+arguments; fields that SDKs add; reasoning that was left out. All else is a change of history.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from prl.render.conversation import REASONING_FIELDS, view_message
+from prl.types import Message, RenderError, ToolSpec
+
+_encode = json.JSONEncoder(sort_keys=True).encode  # made once: `json.dumps` makes one for every call
+
+
+def history_keys(messages: Sequence[Message]) -> list[bytes]:
+    """Return one key per message, of the history that ends with it; raise `RenderError` for a malformed message."""
+    keys: list[bytes] = []
+    key = b""
+    for index, message in enumerate(messages):
+        key = extend_key(key, message, index)
+        keys.append(key)
+    return keys
+
+
+def extend_key(before: bytes, message: Mapping[str, Any], index: int) -> bytes:
+    """Return the key of a history and one more message."""
+    view = view_message(message, index)
+    calls = [[call.id, call.name, _arguments(call.arguments, index)] for call in view.calls]
+    media = message.get("content") if view.parts else None
+    fields = [view.role, view.text, media, calls, view.tool_call_id, view.name]
+    return hashlib.sha256(before + _dump(fields, index)).digest()
+
+
+def tools_key(tools: Sequence[ToolSpec] | None) -> bytes:
+    """Return the key of the tools offered; their order counts, as the prompt shows it."""
+    return _dump(list(tools or ()), 0)
+
+
+def reasoning_agrees(sent: Sequence[Message], known: Sequence[Message]) -> bool:
+    """Whether no message brings reasoning that differs from what the model said; absent reasoning is no change."""
+    return all(
+        _reasoning(theirs) in ("", _reasoning(ours))
+        for theirs, ours in zip(sent, known, strict=True)
+        if theirs["role"] == "assistant"
+    )
+
+
+def _reasoning(message: Mapping[str, Any]) -> str:
+    return next((str(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
+
+
+def _arguments(arguments: Any, index: int) -> Any:
+    """Return a call's arguments as data; text that is no JSON stays as it is."""
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return json.loads(arguments)
+    except ValueError:
+        return arguments
+    except RecursionError as error:
+        raise _too_deep(index) from error
+
+
+def _dump(value: Any, index: int) -> bytes:
+    try:
+        return _encode(value).encode()
+    except RecursionError as error:
+        raise _too_deep(index) from error
+
+
+def _too_deep(index: int) -> RenderError:
+    return RenderError(
+        f"message {index} is nested too deeply", where=f"messages[{index}]", next_step="send flatter arguments"
+    )

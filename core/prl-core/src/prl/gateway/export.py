@@ -1,0 +1,145 @@
+"""Recorded sessions as rollouts: one JSON object each, and the file that they are appended to."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from prl.trajectory import interleave_rollout
+from prl.types import ConfigError, Rollout, Turn
+
+from .session import GatewaySession
+
+Decode = Callable[[list[int]], str]
+
+
+def session_rollout(session: GatewaySession) -> Rollout:
+    """Return a session as a rollout without a reward: nobody has judged it."""
+    return Rollout(
+        trajectory_id=session.id,
+        turns=session.turns,
+        reward=0.0,
+        environment="gateway",
+        example_id=session.name,
+        messages=session.messages,
+    )
+
+
+def rollout_record(session: GatewaySession, *, model: str, renderer: str, decode: Decode | None) -> dict[str, Any]:
+    """Return what is written of a session: its turns with exact ids, its samples, each break with its cause."""
+    rollout = session_rollout(session)
+    result = interleave_rollout(rollout, decode=decode)
+    return {
+        "trajectory_id": rollout.trajectory_id,
+        "session": session.name,
+        "model": model,
+        "renderer": renderer,
+        "started": session.created,
+        "written": time.time(),
+        "samples_per_rollout": len(result.samples),
+        "breaks": [{"turn": one.turn, "cause": str(one.cause), "position": one.position} for one in result.breaks],
+        "warnings": result.warnings,
+        "messages": list(rollout.messages),
+        "tools": session.tools,
+        "turns": [_turn_record(turn) for turn in rollout.turns],
+    }
+
+
+def summary(session: GatewaySession) -> dict[str, Any]:
+    """Return one line of the list of sessions."""
+    return {
+        "trajectory_id": session.id,
+        "session": session.name,
+        "started": session.created,
+        "turns": len(session.turns),
+        "messages": len(session.messages),
+    }
+
+
+def _turn_record(turn: Turn) -> dict[str, Any]:
+    record = {
+        "prompt_ids": turn.prompt_ids,
+        "completion_ids": turn.completion_ids,
+        "logprobs": turn.logprobs,
+        "finish_reason": turn.finish_reason,
+        "weight_version": turn.weight_version,
+        "temperature": turn.temperature,
+        "message": turn.message,
+    }
+    return record if turn.routed_experts is None else {**record, "routed_experts": turn.routed_experts}
+
+
+class RolloutFile:
+    """A JSONL file that only whole lines are appended to.
+
+    A line that was cut off by a crash is moved to `FILE.partial`, so that the file can be read to its end.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._mend()
+        except OSError as error:
+            raise _unwritable(path, error) from error
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Append one line, or nothing: what a full disk cut off is taken back. Raise `ConfigError` where it fails."""
+        line = msgspec.json.encode(record) + b"\n"
+        try:
+            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            try:
+                self._write(handle, line)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+
+    def _write(self, handle: int, line: bytes) -> None:
+        before = os.fstat(handle).st_size
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[os.write(handle, rest) :]
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, before)
+            raise
+
+    def _mend(self) -> None:
+        if not self.path.exists() or not self.path.stat().st_size:
+            return
+        with self.path.open("rb+") as file:
+            end = _end_of_last_line(file)
+            file.seek(end)
+            torn = file.read()
+            if torn:
+                with self.path.with_name(f"{self.path.name}.partial").open("ab") as kept:
+                    kept.write(torn + b"\n")
+                file.truncate(end)
+
+
+def _end_of_last_line(file: Any, block: int = 1 << 16) -> int:
+    """Return the offset behind the last line feed; 0 where there is none."""
+    end = file.seek(0, os.SEEK_END)
+    while end > 0:
+        start = max(0, end - block)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        if found >= 0:
+            return int(start + found + 1)
+        end = start
+    return 0
+
+
+def _unwritable(path: Path, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"rollouts cannot be written: {error.strerror or error}",
+        where=str(path),
+        next_step="make room, or give another file with --out; what could not be written is kept and tried again",
+    )

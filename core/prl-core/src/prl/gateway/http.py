@@ -1,0 +1,159 @@
+"""The routes over HTTP; aiohttp is imported when a gateway starts."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from prl.types import ConfigError, PrlError
+
+from .answer import Completion
+from .body import read_body
+from .faults import GatewayFault, Refusal, refusal_of
+from .retries import request_key
+from .stream import DONE, chunks
+
+if TYPE_CHECKING:
+    from .gateway import Gateway
+
+Handler = Callable[[Any], Awaitable[Any]]
+EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+
+
+def import_web() -> Any:
+    """Return `aiohttp.web`, or raise `ConfigError` saying what to install."""
+    try:
+        return importlib.import_module("aiohttp.web")
+    except ImportError as error:
+        raise ConfigError(
+            "the gateway needs aiohttp, which is not installed",
+            where="prl.gateway",
+            next_step='pip install "prl-core[client]"',
+        ) from error
+
+
+class Routes:
+    """Reads requests, asks the gateway, writes answers."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._web = import_web()
+        self._gateway = gateway
+        self._settings = gateway.settings
+
+    def application(self) -> Any:
+        """Return the aiohttp application."""
+        web = self._web
+        app = web.Application(client_max_size=self._settings.max_request_bytes, middlewares=[self._refusing()])
+        app.router.add_post("/v1/chat/completions", self.chat)
+        app.router.add_get("/v1/models", self.models)
+        app.router.add_get("/v1/models/{model:.+}", self.model)
+        app.router.add_get("/health", self.health)
+        app.router.add_get("/v1/rollouts", self.rollouts)
+        app.router.add_get("/v1/rollouts/{id}", self.rollout)
+        app.router.add_delete("/v1/rollouts", self.end_all)
+        app.router.add_delete("/v1/rollouts/{id}", self.end)
+        return app
+
+    async def chat(self, request: Any) -> Any:
+        """`POST /v1/chat/completions`."""
+        self._gateway.spaces.check(request.headers)  # before the body is read: strangers send nothing large
+        raw = await request.read()
+        settings = self._settings
+        body = read_body(raw, max_messages=settings.max_messages, max_choices=settings.max_choices)
+        self._gateway.check_model(body.model)
+        space = self._gateway.spaces.find(request.headers)
+        try:
+            completion, asked = await space.retries.answer(
+                request_key(request.headers, raw), lambda: space.complete(body)
+            )
+        finally:
+            self._gateway.spaces.tidy(space)
+        send = self._stream if body.stream else self._whole
+        response = await send(request, completion)
+        asked.is_delivered = True
+        return response
+
+    async def models(self, request: Any) -> Any:
+        """`GET /v1/models`."""
+        self._gateway.spaces.check(request.headers)
+        return self._json({"object": "list", "data": [await self._gateway.card()]})
+
+    async def model(self, request: Any) -> Any:
+        """`GET /v1/models/{model}`."""
+        self._gateway.spaces.check(request.headers)
+        self._gateway.check_model(request.match_info["model"])
+        return self._json(await self._gateway.card())
+
+    async def health(self, request: Any) -> Any:
+        """`GET /health`: whether the engine answers."""
+        is_ready = await self._gateway.health()
+        return self._json({"status": "ok" if is_ready else "engine_unavailable"}, 200 if is_ready else 503)
+
+    async def rollouts(self, request: Any) -> Any:
+        """`GET /v1/rollouts`: the sessions that are open."""
+        self._gateway.check_operator(request.headers)
+        return self._json({"object": "list", "data": self._gateway.summaries()})
+
+    async def rollout(self, request: Any) -> Any:
+        """`GET /v1/rollouts/{id}`: what a session has recorded so far."""
+        self._gateway.check_operator(request.headers)
+        return self._json(await self._gateway.export(request.match_info["id"]))
+
+    async def end(self, request: Any) -> Any:
+        """`DELETE /v1/rollouts/{id}`: end a session; the answer is its record."""
+        self._gateway.check_operator(request.headers)
+        return self._json(await self._gateway.end(request.match_info["id"]))
+
+    async def end_all(self, request: Any) -> Any:
+        """`DELETE /v1/rollouts`: end all sessions; the answer holds their records."""
+        self._gateway.check_operator(request.headers)
+        return self._json({"object": "list", "data": await self._gateway.end_all()})
+
+    async def _whole(self, request: Any, completion: Completion) -> Any:
+        response = self._json(completion.body())
+        await response.prepare(request)
+        await response.write_eof()
+        return response
+
+    async def _stream(self, request: Any, completion: Completion) -> Any:
+        response = self._web.StreamResponse(headers=EVENT_STREAM)
+        await response.prepare(request)
+        for chunk in chunks(completion, self._settings.stream_characters):
+            await response.write(b"data: " + msgspec.json.encode(chunk) + b"\n\n")
+        await response.write(DONE)
+        await response.write_eof()
+        return response
+
+    def _json(self, data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
+        return self._web.Response(
+            body=msgspec.json.encode(data), status=status, headers=headers, content_type="application/json"
+        )
+
+    def _refusing(self) -> Any:
+        """Return the middleware that writes every refusal in OpenAI's shape."""
+        web = self._web
+
+        @web.middleware  # type: ignore[untyped-decorator]
+        async def refuse(request: Any, handler: Handler) -> Any:
+            try:
+                return await handler(request)
+            except PrlError as error:
+                refusal = refusal_of(error)
+            except web.HTTPRequestEntityTooLarge:
+                refusal = self._too_large()
+            except web.HTTPException as error:
+                refusal = Refusal(error.status, f"{error.reason}: {request.method} {request.path}", "unknown_route")
+            return self._json(refusal.body(), refusal.status, refusal.headers)
+
+        return refuse
+
+    def _too_large(self) -> Refusal:
+        return GatewayFault(
+            f"the body is larger than {self._settings.max_request_bytes} bytes",
+            status=413,
+            fault="request_too_large",
+            next_step="send less, or raise the gateway's limit (--max-request-mb)",
+        ).refusal()

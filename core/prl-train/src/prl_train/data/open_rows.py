@@ -1,0 +1,104 @@
+"""Open what a `path` of a configuration names: a file, a directory, or a data set of the Hugging Face hub."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+from prl.types import ConfigError
+from prl_train.errors import DataError
+
+from .row_stores import DatasetRows, JsonlRows, RowStore, files_fingerprint
+
+INSTALL = "pip install 'prl-train[data]'"
+_SAVED = ("state.json", "dataset_dict.json")
+
+
+def open_rows(
+    path: str, *, split: str = "train", subset: str | None = None, revision: str | None = None
+) -> list[RowStore]:
+    """Return the stores that a path names, in a fixed order.
+
+    path: a `.parquet` file; any other file as JSON Lines; a directory that `Dataset.save_to_disk` wrote, or one of such
+        files; a hub id such as `owner/name`. `split`, `subset` and `revision` choose within a data set.
+
+    Raises `DataError` or `ConfigError` where there is nothing, or the library to read it is not installed.
+    """
+    place = Path(path)
+    if place.is_file():
+        return [_file(place)]
+    if place.is_dir():
+        if any((place / name).is_file() for name in _SAVED):
+            return [_saved(place, split)]
+        return [_file(found) for found in _files(place)]
+    if place.suffix or place.is_absolute() or path.startswith("."):
+        raise DataError("the data file does not exist", where=path, next_step="check `data` in the configuration file")
+    return [_hub(path, split, subset, revision)]
+
+
+def _files(directory: Path) -> list[Path]:
+    found = sorted(path for path in directory.rglob("*") if path.suffix in (".jsonl", ".ndjson", ".json", ".parquet"))
+    if not found:
+        raise DataError(
+            "the directory holds no data files",
+            where=str(directory),
+            next_step="give .jsonl or .parquet files, or what `Dataset.save_to_disk` wrote",
+        )
+    return found
+
+
+def _file(path: Path) -> RowStore:
+    if path.suffix != ".parquet":
+        return JsonlRows(path)
+    try:
+        dataset = _library().Dataset.from_parquet(str(path))
+    except (OSError, ValueError, _library().exceptions.DatasetsError) as error:
+        raise DataError(
+            f"not a parquet file that can be read: {_reason(error)}",
+            where=str(path),
+            next_step="write it anew, or give the rows as .jsonl",
+        ) from error
+    return DatasetRows(dataset, str(path), files_fingerprint([path]))
+
+
+def _saved(directory: Path, split: str) -> RowStore:
+    loaded = _library().load_from_disk(str(directory))
+    dataset = _one_split(loaded, split, str(directory))
+    return DatasetRows(dataset, str(directory), files_fingerprint(sorted(directory.rglob("*.arrow"))))
+
+
+def _hub(name: str, split: str, subset: str | None, revision: str | None) -> RowStore:
+    library = _library()
+    try:
+        dataset = library.load_dataset(name, subset, split=split, revision=revision)
+    except (OSError, ValueError, library.exceptions.DatasetsError) as error:
+        raise DataError(
+            f"the data set cannot be loaded: {_reason(error)}",
+            where=f"{name!r} on the Hugging Face hub, split {split!r}",
+            next_step="check the id, `split` and `subset`, log in for a private one, or give a local path",
+        ) from error
+    return DatasetRows(dataset, name, str(dataset._fingerprint))
+
+
+def _one_split(loaded: Any, split: str, where: str) -> Any:
+    if not isinstance(loaded, dict):
+        return loaded
+    if split not in loaded:
+        raise ConfigError(
+            f"there is no split {split!r}", where=where, next_step=f"choose one of: {', '.join(sorted(loaded))}"
+        )
+    return loaded[split]
+
+
+def _library() -> Any:
+    if importlib.util.find_spec("datasets") is None:
+        raise ConfigError(
+            "parquet files and data sets need the package `datasets`", where="[data]", next_step=f"Run: {INSTALL}"
+        )
+    return importlib.import_module("datasets")
+
+
+def _reason(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]

@@ -1,0 +1,158 @@
+"""One conversation to the samples that train it, each turn behind the prompt that a sampler would have had.
+
+A template may write past turns otherwise than it wrote them when they were new: it strips their reasoning, for one. The
+full render of such a conversation trains turns behind prompts that no sampler ever sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from prl.contracts import Renderer
+from prl.tokenizer import Tokenizer
+from prl.types import RenderError
+
+from .sft_rows import SftRow, SftSample, read_row
+
+SampleMode = Literal["auto", "whole", "per_turn", "last"]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleBuilder:
+    """Rows to samples through one renderer.
+
+    `roles` are trained where a message has no switch of its own: assistant turns as the model would sample them, stop
+    token included, other roles their body only. `mode` is "auto" (as few samples as give every trained turn its own
+    prompt), "whole" (the full render), "per_turn" (one sample a trained turn) or "last" (the last trained turn alone).
+    """
+
+    renderer: Renderer
+    tokenizer: Tokenizer
+    roles: Collection[str] = ("assistant",)
+    mode: SampleMode = "auto"
+
+    def build(self, row: Mapping[str, object] | SftRow, *, index: int = -1, where: str = "row") -> list[SftSample]:
+        """Return the samples of a row, at least one; raise `RenderError` where nothing of it would be trained."""
+        cleaned = row if isinstance(row, SftRow) else read_row(row, where)
+        pieces = _MODES[self.mode](self, cleaned)
+        samples = [SftSample(ids, mask, index) for ids, mask in pieces if True in mask]
+        if not samples:
+            raise RenderError(
+                "no token of this conversation would be trained",
+                where=f"{len(cleaned.messages)} messages, roles {', '.join(sorted(self.roles))}",
+                next_step="check that the conversation holds a turn of these roles, or drop the sample",
+            )
+        return samples
+
+
+_Piece = tuple[list[int], list[bool]]
+
+
+def _auto(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
+    if builder.renderer.is_prefix_stable:
+        ids, mask = _rendered(builder, row, len(row.messages), row.targets(builder.roles))
+        if _is_prompted(builder, row, ids, mask):
+            return [(ids, mask)]
+    joined: list[_Piece] = []
+    for ids, mask in _turns(builder, row):
+        base = max((piece for piece in joined if ids[: len(piece[0])] == piece[0]), key=_length, default=None)
+        if base is None:
+            joined.append((ids, mask))
+        else:
+            start = len(base[0])
+            joined[joined.index(base)] = (ids, [*base[1], *mask[start:]])
+    return joined
+
+
+def _is_prompted(builder: SampleBuilder, row: SftRow, ids: list[int], mask: list[bool]) -> bool:
+    """Whether each trained turn of a render begins right behind the tokens of a generation prompt.
+
+    Where nothing of the past is rewritten, a turn's first tokens are all that may differ: text that merges with the
+    prompt's last token. The prompt of the first turn tells what a generation prompt looks like.
+    """
+    turns = [index for index in row.targets(builder.roles) if row.messages[index]["role"] == "assistant"]
+    if not turns:
+        return True
+    before = row.messages[: turns[0]]
+    prompt = builder.renderer.render_ids(before, tools=row.tools, add_generation_prompt=True)
+    opening = prompt[len(builder.renderer.render_ids(before, tools=row.tools)) if before else 0 :]
+    starts = [i for i in range(1, len(ids)) if mask[i] and not mask[i - 1]]
+    behind = sum(ids[start - len(opening) : start] == opening for start in starts if start >= len(opening))
+    return behind >= len(turns)
+
+
+def _length(piece: _Piece) -> int:
+    return len(piece[0])
+
+
+def _whole(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
+    targets = row.targets(builder.roles)
+    return [_rendered(builder, row, len(row.messages), targets)]
+
+
+def _per_turn(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
+    return list(_turns(builder, row))
+
+
+def _last(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
+    turns = [index for index in row.targets(builder.roles) if row.messages[index]["role"] == "assistant"]
+    return [_turn(builder, row, turns[-1], [turns[-1]])] if turns else []
+
+
+_MODES: Mapping[str, Callable[[SampleBuilder, SftRow], list[_Piece]]] = {
+    "auto": _auto,
+    "whole": _whole,
+    "per_turn": _per_turn,
+    "last": _last,
+}
+
+
+def _turns(builder: SampleBuilder, row: SftRow) -> Iterator[_Piece]:
+    """Yield one piece a trained assistant turn: what stood before it, and its tokens, up to its last target.
+
+    Other targets belong to the piece of the next trained turn; those after the last turn to a piece of their own.
+    """
+    waiting: list[int] = []
+    for index in row.targets(builder.roles):
+        waiting.append(index)
+        if row.messages[index]["role"] == "assistant":
+            yield _turn(builder, row, index, waiting)
+            waiting = []
+    if waiting:
+        yield _cut(*_rendered(builder, row, len(row.messages), waiting))
+
+
+def _turn(builder: SampleBuilder, row: SftRow, turn: int, targets: Sequence[int]) -> _Piece:
+    ids, mask = _cut(*_rendered(builder, row, turn + 1, targets))
+    prompt = builder.renderer.render_ids(row.messages[:turn], tools=row.tools, add_generation_prompt=True)
+    if ids[: len(prompt)] == prompt:
+        return ids, mask
+    return _behind(builder.tokenizer, prompt, ids, mask) or (ids, mask)
+
+
+def _behind(tokenizer: Tokenizer, prompt: list[int], ids: list[int], mask: list[bool]) -> _Piece | None:
+    """Encode a turn on its own behind its prompt, where one text was one render's and its tokens crossed the border.
+
+    None where the template writes the answered turn otherwise than it prompts for one: there is no such border.
+    """
+    before, whole = tokenizer.decode(prompt), tokenizer.decode(ids)
+    if not whole.startswith(before):
+        return None
+    completion = tokenizer.encode(whole[len(before) :])
+    shared = next((i for i, (a, b) in enumerate(zip(prompt, ids, strict=False)) if a != b), min(len(prompt), len(ids)))
+    known = mask[:shared] + [False] * (len(prompt) - shared)
+    return prompt + completion, known + [True] * len(completion)
+
+
+def _rendered(builder: SampleBuilder, row: SftRow, end: int, targets: Sequence[int]) -> _Piece:
+    rendered = builder.renderer.render(row.messages[:end], tools=row.tools)
+    roles = {row.messages[index]["role"] for index in targets}
+    return rendered.token_ids, rendered.loss_mask(roles, messages=targets)
+
+
+def _cut(ids: list[int], mask: list[bool]) -> _Piece:
+    """Cut off what follows the last target: a template's close after a turn is no part of what later turns extend."""
+    end = len(mask) - next((i for i, flag in enumerate(reversed(mask)) if flag), len(mask))
+    return ids[:end], mask[:end]
