@@ -1,0 +1,1 @@
+"""FlashAttention 2, 3 and 4 behind one adapter that reads the installed functions' own signatures."""
