@@ -1,0 +1,1 @@
+"""Sinks that send a run's metrics to other programs."""
