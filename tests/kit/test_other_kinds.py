@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from kit import faulty_attention
+from kit.faulty_attention import Passes
 from kit.sample import JsonCalls
 from prl.contracts import CallView, Example, PieceWriter, ReadCall, StepResult
 from prl.parse import TaggedReasoning, load_object
@@ -376,73 +378,27 @@ def test_every_check_of_a_client_mode_has_a_fault_that_it_sees() -> None:
 
 # ----------------------------------------------------------------------------------- attention kernels
 
-FEATURES = ("window", "softmax_scale", "gqa", "sinks")
+
+def kernel_subject(kernel: Any, features: Sequence[str]) -> AttentionSubject:
+    return AttentionSubject("sample", kernel, features=features)
 
 
-def plain(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    """Attend by the kit's own arithmetic: what is right by definition."""
-    from prl.testing.checks.attention import _plain
-
-    lengths = options["cu_seqlens"].diff().tolist()
-    return _plain(lengths, **{name: options[name] for name in options if name in ("window", "softmax_scale", "sinks")})(
-        q, k, v
-    ).to(q.dtype)
-
-
-def whole_row(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    whole = options["cu_seqlens"].new_tensor([0, q.shape[0]])
-    return plain(q, k, v, **{**options, "cu_seqlens": whole})
-
-
-def both_ways(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    return plain(q, k, v, **options).flip(0).flip(0) + 0.01 * v.repeat_interleave(q.shape[1] // v.shape[1], 1).mean(0)
-
-
-def without_gradient(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    return plain(q, k.detach() + 0 * k, v, **options)
-
-
-def heads_interleaved(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    group = q.shape[1] // k.shape[1]
-    return plain(q, k.repeat(1, group, 1), v.repeat(1, group, 1), **options)
-
-
-def own_scale(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    return plain(q, k, v, **{**options, "softmax_scale": None})
-
-
-def window_off_by_one(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    left, right = options.get("window", (-1, -1))
-    return plain(q, k, v, **{**options, "window": (left + 1 if left >= 0 else left, right)})
-
-
-def without_sinks(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    return plain(q, k, v, **{**options, "sinks": None})
-
-
-KERNELS: list[tuple[Callable[..., Any], tuple[str, ...], str]] = [
-    (whole_row, FEATURES, "documents_do_not_see_each_other"),
-    (both_ways, FEATURES, "a_token_sees_no_later_one"),
-    (without_gradient, FEATURES, "gradients_are_those_of_plain_attention"),
-    (heads_interleaved, FEATURES, "shared_key_heads_are_shared_right"),
-    (own_scale, FEATURES, "the_scale_is_the_callers"),
-    (window_off_by_one, FEATURES, "windows_count_tokens_as_the_contract_says"),
-    (without_sinks, FEATURES, "sinks_take_their_share"),
-    (without_sinks, ("window", "softmax_scale", "gqa"), "an_option_it_lacks_is_refused"),
-]
-
-
-def test_a_right_kernel_passes() -> None:
+@pytest.mark.parametrize(
+    ("kernel", "features"), [(faulty_attention.plain, faulty_attention.CALLABLE), (Passes(), faulty_attention.PASSES)]
+)
+def test_a_right_kernel_passes(kernel: Any, features: tuple[str, ...]) -> None:
     pytest.importorskip("torch")
-    subject = AttentionSubject("plain", plain, features=FEATURES)
-    assert set(verdicts("attention_kernel", subject).values()) == {Verdict.PASS}
+    found = verdicts("attention_kernel", kernel_subject(kernel, features))
+    without_lse = {Verdict.SKIP} if kernel is faulty_attention.plain else set()
+    assert set(found.values()) == {Verdict.PASS} | without_lse
 
 
-@pytest.mark.parametrize(("kernel", "features", "check"), KERNELS)
+@pytest.mark.parametrize(("kernel", "features", "check"), faulty_attention.FAULTS)
 def test_a_wrong_kernel_is_caught(kernel: Any, features: tuple[str, ...], check: str) -> None:
     pytest.importorskip("torch")
-    assert check in failed("attention_kernel", AttentionSubject("wrong", kernel, features=features))
+    [one] = [one for one in checks_of("attention_kernel") if one.name == check]
+    assert run_check(one, kernel_subject(kernel, features)).verdict is Verdict.FAIL
 
 
 def test_every_check_of_a_kernel_has_a_fault_that_it_sees() -> None:
-    assert {one.name for one in checks_of("attention_kernel")} == {check for *_, check in KERNELS}
+    assert {one.name for one in checks_of("attention_kernel")} == {check for *_, check in faulty_attention.FAULTS}

@@ -13,7 +13,7 @@ import pytest
 from prl.cli.plugins_new import kinds, write_distribution
 from prl.types import ConfigError
 
-NEEDS = {"attention": "torch"}
+NEEDS = {"attention": "torch", "loss": "torch"}
 
 
 def run(*command: str, cwd: Path, site: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -29,7 +29,7 @@ def prl(*arguments: str, cwd: Path, site: Path | None = None) -> subprocess.Comp
 
 
 def test_there_is_a_scaffold_for_every_kind_that_people_write() -> None:
-    assert kinds() == ["attention", "client-mode", "environment", "parser", "renderer"]
+    assert kinds() == ["attention", "client-mode", "environment", "loss", "parser", "renderer"]
 
 
 @pytest.mark.parametrize("kind", kinds())
@@ -84,7 +84,7 @@ def test_nothing_is_written_over(tmp_path: Path) -> None:
     ("kind", "name", "told"),
     [
         ("rendrer", "acme", "Did you mean 'renderer'?"),
-        ("common", "acme", "Kinds: attention, client-mode, environment, parser, renderer."),
+        ("common", "acme", "Kinds: attention, client-mode, environment, loss, parser, renderer."),
         ("renderer", "Acme", "small letters"),
         ("renderer", "../acme", "small letters"),
         ("renderer", "", "small letters"),
