@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,18 +81,22 @@ class Renderers:
 
 
 class Prl:
-    """prl with one tokenizer backend; `fresh()` drops what earlier texts left in caches."""
+    """prl with one tokenizer backend; `fresh()` is another one, without what earlier texts left in caches."""
 
     def __init__(self, directory: Path, backend: str) -> None:
         self._tokenizer = load_tokenizer(directory, backend=backend).warm_up()
         self.name = f"prl, {self._tokenizer.backend_name}"
         self.backend_name = self._tokenizer.backend_name
-        self.fresh()
+        self._renderer: Any = self._create()
 
     def fresh(self) -> Prl:
-        """Start with an empty run cache."""
-        self._renderer = create_renderer(self._tokenizer, "qwen3", content_tokens="template")
-        return self
+        """Return one with an empty run cache."""
+        made = copy.copy(self)
+        made._renderer = self._create()
+        return made
+
+    def _create(self) -> Any:
+        return create_renderer(self._tokenizer, "qwen3", content_tokens="template")
 
     def render(self, messages: Any, tools: Any) -> list[int]:
         """Render with attribution."""
@@ -100,6 +105,19 @@ class Prl:
     def rollout(self, rollout: Rollout, completions: Prompts) -> Prompts:
         """Render the first prompt, bridge to all others."""
         return _bridged(self._renderer, rollout, completions)
+
+    def rollout_in_one_list(self, rollout: Rollout, completions: Prompts) -> tuple[list[int], list[int]]:
+        """Return the rollout's ids, in one list that grows, and where each prompt ends: prompts are its beginnings."""
+        renderer = self._renderer
+        ids = renderer.render(rollout.prompt_messages(0), tools=rollout.tools, add_generation_prompt=True).token_ids
+        ends = [len(ids)]
+        for turn, completion in enumerate(completions[:-1]):
+            result = rollout.messages[rollout.opening + 2 * turn + 1]
+            tail = renderer.bridge_tail(ids, completion, [result], tools=rollout.tools)
+            ids += completion
+            ids += tail.token_ids
+            ends.append(len(ids))
+        return ids, ends
 
     def parse(self, completions: Prompts, tools: Any, prompt: list[int]) -> list[Any]:
         """Parse completions."""

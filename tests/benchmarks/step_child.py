@@ -1,7 +1,7 @@
 """Measure training steps in a process of its own: `python step_child.py JOB` prints one line of JSON.
 
-JOB is JSON: `task`, `names` of contestants, `repetitions`, `model`, `size`, `dtype`, `device`. Contestants take turns on
-the samples of the same step. One contestant alone also tells its peak of memory.
+JOB is JSON: `task`, `names` of contestants, `repetitions`, `model`, `size`, `dtype`, `device`. Contestants take turns
+on the samples of the same step. With one contestant alone, `peak` is that contestant's.
 """
 
 from __future__ import annotations

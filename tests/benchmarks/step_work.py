@@ -29,8 +29,8 @@ class Sample:
 class Size:
     """How much a step does. A micro-batch has room for `batch * longest` tokens, padding included, for everyone."""
 
-    samples: int = 16
-    batch: int = 8
+    samples: int = 8
+    batch: int = 4
     shortest: int = 50
     longest: int = 500
     hidden: int = 384
@@ -42,7 +42,8 @@ class Size:
         return self.batch * self.longest
 
 
-QUICK = Size(samples=8, batch=4, hidden=128, layers=2)
+QUICK = Size(hidden=128, layers=2)
+ON_GPU = Size(samples=64, batch=16, hidden=1024, layers=12)
 
 
 def step_samples(size: Size, step: int) -> list[Sample]:
@@ -62,14 +63,16 @@ def step_samples(size: Size, step: int) -> list[Sample]:
 def make_model(directory: Path, size: Size) -> int:
     """Write a random Qwen3 model with its tokenizer, the same for the same size; return its number of parameters."""
     import torch
-    from prl_train.models.scratch import train_small_tokenizer
     from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+    from prl_train.models.load import quiet_transformers
+    from prl_train.models.scratch import train_small_tokenizer
 
     torch.manual_seed(0)
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=size.hidden,
-        intermediate_size=8 * size.hidden // 3,
+        intermediate_size=3 * size.hidden,
         num_hidden_layers=size.layers,
         num_attention_heads=size.hidden // 64,
         num_key_value_heads=size.hidden // 128,
@@ -79,7 +82,8 @@ def make_model(directory: Path, size: Size) -> int:
         pad_token_id=PAD,
     )
     model: Any = Qwen3ForCausalLM(config)
-    model.save_pretrained(directory)
+    with quiet_transformers():
+        model.save_pretrained(directory)
     # Nobody encodes a text here: TRL's trainers want a tokenizer for its padding token.
     names = ["<|pad|>", "<|im_end|>"]
     raw = train_small_tokenizer(["a benchmark"], names, 256 + len(names))

@@ -58,6 +58,8 @@ def test_every_route_of_the_engine_is_in_the_reference_with_its_fields(pages: di
         "POST /v1/chat/completions/tokens",
         "POST /tokenize",
         "POST /v1/weights",
+        "POST /v1/weights/offer",
+        "POST /v1/weights/receive",
         "GET /health",
         "GET /v1/models",
         "Errors",

@@ -26,7 +26,7 @@ from gateway.agents import (
 from prl import create_renderer, load_tokenizer
 from prl.client import HttpEngineClient
 from prl.contracts import EngineClient
-from prl.gateway import Gateway
+from prl.gateway import Gateway, GatewaySettings
 from prl.tokenizer import Tokenizer
 from prl.types import Turn
 
@@ -43,9 +43,11 @@ async def gateway_on() -> AsyncIterator[Start]:
     """Start gateways on an engine's client and a model's own renderer; the test ends both."""
     running: list[tuple[Gateway, EngineClient]] = []
 
-    async def start(engine: EngineClient, model: Path, **options: Any) -> tuple[Gateway, str]:
+    async def start(
+        engine: EngineClient, model: Path, settings: GatewaySettings | None = None, **options: Any
+    ) -> tuple[Gateway, str]:
         renderer = create_renderer(load_tokenizer(str(model)), "qwen3", **options)
-        running.append((Gateway(engine, renderer, model="tiny"), engine))
+        running.append((Gateway(engine, renderer, model="tiny", settings=settings), engine))
         return running[-1][0], await running[-1][0].start()
 
     yield start

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 from engines.local import LocalServer
-from openai import APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI
+from openai import APIError, APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI
 
 from gateway.agents import ScriptedEngine, said
 from prl import load_tokenizer
 from prl.client import HttpEngineClient
-from prl.gateway import GatewaySession
+from prl.gateway import GatewaySession, GatewaySettings
 from prl.trajectory import interleave_rollout
-from prl.types import EngineUnreachableError, GenerateRequest, Rollout, SamplingParams
+from prl.types import EngineUnreachableError, GenerateRequest, GenerateResponse, Rollout, SamplingParams
 
 pytestmark = pytest.mark.heavy
 BASH = {
@@ -158,7 +158,7 @@ async def test_a_time_out_of_the_sdk_leaves_one_turn(setup: Setup) -> None:
     assert len(setup.session.turns) == 1
 
 
-@pytest.mark.parametrize("field", [{"stop": ["x"]}, {"response_format": {"type": "json_object"}}])
+@pytest.mark.parametrize("field", [{"top_logprobs": 2}, {"response_format": {"type": "json_object"}}])
 async def test_what_is_not_supported_is_named(setup: Setup, field: dict[str, Any]) -> None:
     with pytest.raises(APIStatusError) as caught:
         await setup.client.chat.completions.create(model="tiny", messages=ASKED, **field)
@@ -189,10 +189,59 @@ async def test_a_tool_loop(
     await setup.client.close()
 
 
+@pytest.mark.parametrize("streams", [False, True])
+async def test_a_react_agent_stops_at_its_observation(
+    random_server: tuple[LocalServer, Path], gateway_on: Any, streams: bool, make_call: Callable[..., Any]
+) -> None:
+    """A text agent without tools: what the model invents behind the stop is neither sent nor recorded."""
+    step = "<think>\nso\n</think>\n\nAction: look\nObservation: a dragon<|im_end|>"
+    tokenizer = load_tokenizer(str(random_server[1]))
+    engine = ScriptedEngine(tokenizer, [step, step, "<think>\nso\n</think>\n\nAnswer: a cat<|im_end|>"])
+    gateway, url = await gateway_on(engine, random_server[1], thinking_retention="all")
+    setup = Setup(gateway.open_session(), url, engine)
+    messages: list[Any] = [{"role": "user", "content": "Who is there?"}]
+    for _ in range(2):
+        message = await make_call(setup.client, messages, streams, stop=["\nObservation:"])
+        assert message.content == "Action: look"
+        messages += [message.model_dump(), {"role": "user", "content": "Observation: a cat"}]
+    assert (await make_call(setup.client, messages, streams, stop="\nObservation:")).content == "Answer: a cat"
+    result = setup.samples()
+    assert (len(result.samples), result.breaks) == (1, [])
+    assert "dragon" not in tokenizer.decode(result.samples[0].completion_ids)
+    await setup.client.close()
+
+
+class SlowEngine(ScriptedEngine):
+    """Thinks for a while; then answers, or is gone."""
+
+    failure: EngineUnreachableError | None = None
+
+    async def generate(self, request: GenerateRequest) -> GenerateResponse:
+        await asyncio.sleep(0.3)
+        if self.failure is not None:
+            raise self.failure
+        return await super().generate(request)
+
+
+async def test_a_stream_that_is_kept_open(
+    random_server: tuple[LocalServer, Path], gateway_on: Any, make_call: Callable[..., Any]
+) -> None:
+    """The SDK skips the comments, and raises the error of a stream that had begun."""
+    engine = SlowEngine(load_tokenizer(str(random_server[1])), ["<think>\nso\n</think>\n\nHello.<|im_end|>"])
+    gateway, url = await gateway_on(engine, random_server[1], GatewaySettings(keep_alive_seconds=0.05))
+    setup = Setup(gateway.open_session(), url, engine)
+    assert (await make_call(setup.client, ASKED, True)).content == "Hello."
+    engine.failure = EngineUnreachableError("the engine is gone")
+    with pytest.raises(APIError, match="the engine is gone"):
+        await make_call(setup.client, ASKED, True)
+    assert len(setup.session.turns) == 1
+    await setup.client.close()
+
+
 @pytest.fixture
 def make_call() -> Callable[..., Any]:
-    async def call(client: AsyncOpenAI, messages: list[Any], streams: bool) -> Any:
-        fields: dict[str, Any] = {"model": "tiny", "messages": messages, "tools": [BASH]}
+    async def call(client: AsyncOpenAI, messages: list[Any], streams: bool, **more: Any) -> Any:
+        fields: dict[str, Any] = {"model": "tiny", "messages": messages, **(more or {"tools": [BASH]})}
         if not streams:
             return (await client.chat.completions.create(**fields)).choices[0].message
         async with client.chat.completions.stream(**fields) as stream:

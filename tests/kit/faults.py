@@ -274,8 +274,8 @@ class SamplesCallsOnly(BrookFormat):
         view = conversation.messages[position]
         if view.role == "assistant" and not view.calls:
             out.pieces[:] = [
-                piece._replace(kind=piece.kind & ~int(Kind.SAMPLED)) if piece.owner == view.index else piece
-                for piece in out.pieces
+                (control, text, owner, kind & ~int(Kind.SAMPLED) if owner == view.index else kind, literal)
+                for control, text, owner, kind, literal in out.pieces
             ]
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
+from prl.contracts import Scoring
 from prl.types import ConfigError
 
 CALLABLE = ("non_causal", "window", "softmax_scale", "gqa", "sinks", "softcap", "deterministic")
@@ -17,8 +19,7 @@ def plain(q: Any, k: Any, v: Any, **options: Any) -> Any:
 
     lengths = options.pop("cu_seqlens").diff().tolist()
     del options["max_seqlen"]
-    scale = options.pop("softmax_scale", None)
-    return plain_attention(q, k, v, lengths, **options, **({} if scale is None else {"scale": scale}))[0].to(q.dtype)
+    return plain_attention(q, k, v, Scoring.of(q.shape[2], **options), lengths)[0].to(q.dtype)
 
 
 def whole_row(q: Any, k: Any, v: Any, **options: Any) -> Any:
@@ -97,25 +98,25 @@ def trembles(q: Any, k: Any, v: Any, **options: Any) -> Any:
 class Passes:
     """Two passes that are right: the backward is torch's own of the kit's arithmetic, for a given log-sum-exp."""
 
-    def forward(self, q: Any, k: Any, v: Any, varlen: Any, **options: Any) -> Any:
-        out, lse = self.attend(q, k, v, varlen, **options)
+    def forward(self, q: Any, k: Any, v: Any, varlen: Any, scoring: Scoring) -> Any:
+        out, lse = self.attend(q, k, v, varlen, scoring)
         return out.to(q.dtype), lse
 
-    def attend(self, q: Any, k: Any, v: Any, varlen: Any, **options: Any) -> Any:
+    def attend(self, q: Any, k: Any, v: Any, varlen: Any, scoring: Scoring) -> Any:
         from prl.testing.checks.attention_oracle import plain_attention
 
         lengths = [cu.diff().tolist() for cu in (varlen.cu_seqlens_q, varlen.cu_seqlens_k)]
-        return plain_attention(q, k, v, *lengths, **options)
+        return plain_attention(q, k, v, scoring, *lengths)
 
-    def backward(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, varlen: Any, **options: Any) -> Any:
+    def backward(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, varlen: Any, scoring: Scoring) -> Any:
         import torch
 
         with torch.enable_grad():
             leaves = [x.detach().float().requires_grad_(True) for x in (q, k, v)]
-            if options.get("sinks") is not None:
-                leaves.append(options["sinks"].detach().float().requires_grad_(True))
-                options["sinks"] = leaves[-1]
-            mine, total = self.attend(*leaves[:3], varlen, **options)
+            if scoring.sinks is not None:
+                leaves.append(scoring.sinks.detach().float().requires_grad_(True))
+                scoring = replace(scoring, sinks=leaves[-1])
+            mine, total = self.attend(*leaves[:3], varlen, scoring)
             # The probabilities of a given log-sum-exp are those of the own one, times exp(own - given).
             factor = torch.exp(torch.nan_to_num(total.detach() - lse)).T[..., None]
             grads = torch.autograd.grad((mine * dout.float() * factor).sum(), leaves)
@@ -123,7 +124,7 @@ class Passes:
 
 
 class TopLeft(Passes):
-    def attend(self, q: Any, k: Any, v: Any, varlen: Any, **options: Any) -> Any:
+    def attend(self, q: Any, k: Any, v: Any, varlen: Any, scoring: Scoring) -> Any:
         import torch
 
         parts = []
@@ -131,27 +132,27 @@ class TopLeft(Passes):
         from prl.testing.checks.attention_oracle import plain_attention
 
         for a, b, c, d in zip(ends[0], ends[0][1:], ends[1], ends[1][1:], strict=False):
-            reach = min(d, c + b - a) if options["causal"] else d
-            parts.append(plain_attention(q[a:b], k[c:reach], v[c:reach], [b - a], [reach - c], **options))
+            reach = min(d, c + b - a) if scoring.causal else d
+            parts.append(plain_attention(q[a:b], k[c:reach], v[c:reach], scoring, [b - a], [reach - c]))
         return torch.cat([one for one, _ in parts]), torch.cat([one for _, one in parts], dim=1)
 
 
 class LogToTheBaseTwo(Passes):
-    def forward(self, q: Any, k: Any, v: Any, varlen: Any, **options: Any) -> Any:
-        out, lse = super().forward(q, k, v, varlen, **options)
+    def forward(self, q: Any, k: Any, v: Any, varlen: Any, scoring: Scoring) -> Any:
+        out, lse = super().forward(q, k, v, varlen, scoring)
         return out, lse * 1.442695
 
 
 class EvenWeightsWithoutKeys(Passes):
-    def forward(self, q: Any, k: Any, v: Any, varlen: Any, **options: Any) -> Any:
-        out, lse = super().forward(q, k, v, varlen, **options)
+    def forward(self, q: Any, k: Any, v: Any, varlen: Any, scoring: Scoring) -> Any:
+        out, lse = super().forward(q, k, v, varlen, scoring)
         return out + (lse == -float("inf")).T[..., None] * v.mean(0), lse
 
 
 class ItsOwnLogSumExp(Passes):
-    def backward(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, varlen: Any, **options: Any) -> Any:
-        own = self.attend(q, k, v, varlen, **options)[1]
-        return super().backward(dout, q, k, v, out, own, varlen, **options)
+    def backward(self, dout: Any, q: Any, k: Any, v: Any, out: Any, lse: Any, varlen: Any, scoring: Scoring) -> Any:
+        own = self.attend(q, k, v, varlen, scoring)[1]
+        return super().backward(dout, q, k, v, out, own, varlen, scoring)
 
 
 class RefusesByAnotherName:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,8 +94,15 @@ def test_trackio_goes_on_in_the_same_run(tmp_path: Path, monkeypatch: pytest.Mon
     ]
 
 
-def test_wandb_keeps_one_id_for_one_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("wandb")
+@pytest.fixture
+def wandb() -> Iterator[Any]:
+    """wandb, whose helper process ends with the test and not with the whole session."""
+    module = pytest.importorskip("wandb")
+    yield module
+    module.teardown()
+
+
+def test_wandb_keeps_one_id_for_one_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wandb: Any) -> None:
     for name in ("WANDB_API_KEY", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_ERROR_REPORTING", "false")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 
+from prl.contracts import Scoring
 from prl.testing.checks.attention_oracle import plain_attention
 from prl_attention_flash.known import KNOWN, Known
 from prl_attention_flash.libraries import LIBRARIES, Library
@@ -71,7 +72,7 @@ def check_common(call: dict[str, Any]) -> None:
         assert call.get(name) is None or call[name].stride(-1) == 1
 
 
-def options_of(call: dict[str, Any], infinite: int | None) -> dict[str, Any]:
+def scoring_of(call: dict[str, Any], infinite: int | None) -> Scoring:
     left, right = (
         call["window_size"] if "window_size" in call else (call["window_size_left"], call["window_size_right"])
     )
@@ -81,12 +82,12 @@ def options_of(call: dict[str, Any], infinite: int | None) -> dict[str, Any]:
     else:
         assert left is not None
         assert right is not None
-    return {
-        "window": tuple(-1 if side is None else side for side in (left, right)),
-        "causal": call["causal"] if "causal" in call else call["is_causal"],
-        "scale": call["softmax_scale"],
-        "softcap": call["softcap"] or 0.0,
-    }
+    return Scoring(
+        window=(-1 if left is None else left, -1 if right is None else right),
+        causal=call["causal"] if "causal" in call else call["is_causal"],
+        scale=call["softmax_scale"],
+        softcap=call["softcap"] or 0.0,
+    )
 
 
 def lengths_of(call: dict[str, Any]) -> list[list[int]]:
@@ -103,9 +104,7 @@ class Numbers:
     def forward(self, call: dict[str, Any]) -> Any:
         self.fake.forward_calls.append(call)
         check_common(call)
-        out, lse = plain_attention(
-            call["q"], call["k"], call["v"], *lengths_of(call), **options_of(call, self.infinite)
-        )
+        out, lse = plain_attention(call["q"], call["k"], call["v"], scoring_of(call, self.infinite), *lengths_of(call))
         if self.fake.known.library == "flash-2":
             lse = lse.masked_fill(lse == -torch.inf, torch.inf)
         wants_lse = call.get("return_lse", True)
@@ -129,7 +128,7 @@ class Numbers:
 
     def gradients(self, call: dict[str, Any], q: Any, k: Any, v: Any, lse: Any) -> Any:
         leaves = [x.detach().float().requires_grad_(True) for x in (q, k, v)]
-        out, own = plain_attention(*leaves, *lengths_of(call), **options_of(call, self.infinite))
+        out, own = plain_attention(*leaves, scoring_of(call, self.infinite), *lengths_of(call))
         # The probabilities of a given log-sum-exp are those of the own one, times exp(own - given).
         factor = torch.exp((own.detach() - lse).nan_to_num(nan=0.0, neginf=-torch.inf)).T[..., None]
         return torch.autograd.grad((out * call["dout"].float() * factor).sum(), leaves)

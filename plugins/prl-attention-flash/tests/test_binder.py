@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -73,6 +74,8 @@ def test_of_two_names_one_is_passed() -> None:
         ("causal, window_size=(-1, -1)", (-1, -1)),
         ("causal, window_size=(None, None)", (None, None)),
         ("causal, window_size", (-1, -1)),
+        ("causal, window_size=None", (-1, -1)),
+        ("causal, window_size=(0, 0)", (-1, -1)),
     ],
 )
 def test_infinite_is_the_functions_own_default(tail: str, wanted: tuple[Any, Any]) -> None:
@@ -96,3 +99,31 @@ def test_neither_name_is_an_error_that_tells_the_version() -> None:
 def test_an_unknown_required_parameter_is_named() -> None:
     with pytest.raises(PluginError, match="requires 'page_size', which this adapter does not know"):
         received("causal, window_size, page_size", (3, 0))
+
+
+def test_each_side_of_a_window_has_its_own_word_for_infinite() -> None:
+    """A default of 0 is a window of one token: passed on as if it were infinite, a model would see itself alone."""
+    got = received("causal, window_size_left=None, window_size_right=0", (-1, -1))
+    assert (got["window_size_left"], got["window_size_right"]) == (None, -1)
+
+
+def test_parameters_without_names_are_refused_at_load() -> None:
+    def by_place(q: Any, k: Any, v: Any, /, causal: bool = False) -> None: ...
+
+    with pytest.raises(PluginError, match="takes 'q', 'k', 'v' by place alone") as caught:
+        Bound(by_place, ("q", "k", "v", "causal"), (), place="acme.function", version="1.2")
+    assert caught.value.where == "acme.function, version 1.2"
+
+
+def test_wrapped_functions_are_read_as_what_they_wrap() -> None:
+    """A decorator that keeps the name of what it wraps, or an argument fixed beforehand, hides nothing."""
+    scope: dict[str, Any] = {}
+    exec(f"def function({SHARED}, knob, is_causal=False, window_size=(-1, -1)): return dict(locals())", scope)
+
+    @functools.wraps(scope["function"])
+    def wrapped(*given: Any, **named: Any) -> Any:
+        return scope["function"](*given, **named)
+
+    bound = Bound(functools.partial(wrapped, knob=4), NEEDED, (), place="acme.function", version="1.2")
+    got = bound(window=(3, 0), **ARGUMENTS)
+    assert (got["is_causal"], got["window_size"], got["knob"]) == (True, (3, 0), 4)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from prl.contracts import AttentionKernel, AttentionPasses, Varlen
+from prl.contracts import AttentionKernel, AttentionPasses, Scoring, Varlen
 from prl.plugin import get_registry, load_target
 from prl.testing import AttentionSuite
 from prl.types import ConfigError, PluginError
@@ -50,9 +50,9 @@ def call(passes: FlashPasses, *, causal: bool = True, window: tuple[int, int] = 
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(6, heads, 8, generator=generator) for heads in (2, 1, 1))
     varlen = Varlen(torch.tensor([0, 4, 6], dtype=torch.int32), torch.tensor([0, 4, 6], dtype=torch.int32), 4, 4)
-    options: dict[str, Any] = {"causal": causal, "window": window, "scale": 0.3, **more}
-    out, lse = passes.forward(q, k, v, varlen, **options)
-    passes.backward(torch.ones_like(out), q, k, v, out, lse, varlen, **options)
+    scoring = Scoring(causal, window, 0.3, **more)
+    out, lse = passes.forward(q, k, v, varlen, scoring)
+    passes.backward(torch.ones_like(out), q, k, v, out, lse, varlen, scoring)
 
 
 SAID = {
@@ -124,22 +124,38 @@ def test_a_strided_tensor_is_made_what_the_library_takes(passes: FlashPasses) ->
     q = torch.randn(8, 2, 6).transpose(0, 2)
     borders = torch.tensor([0, 6], dtype=torch.int32)
     varlen = Varlen(borders, borders, 6, 6)
-    out, lse = passes.forward(q, q, q, varlen, causal=True, window=(-1, -1), scale=0.3)
-    grads = passes.backward(out, q, q, q, out, lse, varlen, causal=True, window=(-1, -1), scale=0.3)
+    scoring = Scoring(True, (-1, -1), 0.3)
+    out, lse = passes.forward(q, q, q, varlen, scoring)
+    grads = passes.backward(out, q, q, q, out, lse, varlen, scoring)
     assert all(bool(torch.isfinite(grad).all()) for grad in grads[:3])
 
 
-def test_a_library_that_returns_something_else_is_told_at_the_first_call(fake_of: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("returned", "told_text"),
+    [
+        (
+            lambda q, k: (q, k, torch.zeros(2, 6)),
+            r"got float32 \(6, 1, 8\) for the log-sum-exp, and not float32 \(2, 6\)",
+        ),
+        (lambda q, k: (torch.zeros(2, 6), q), r"got float32 \(2, 6\) for the output, and not float32 \(6, 2, 8\)"),
+        (lambda q, k: q, "got NoneType for the log-sum-exp"),
+        (lambda q, k: (q,), "got NoneType for the log-sum-exp"),
+        (lambda q, k: {"out": q}, "got dict for the output"),
+    ],
+)
+def test_a_library_that_returns_something_else_is_told_at_the_first_call(
+    returned: Callable[..., Any], told_text: str, fake_of: Callable[..., Any]
+) -> None:
     """FlashAttention 2 before 2.7 returned its log-sum-exp in another place and shape."""
     fake = fake_of(BY_VERSION["3.0.0b1"])
 
-    def swapped(**named: Any) -> Any:
-        return named["q"], named["k"], torch.zeros(2, 6)
+    def changed(**named: Any) -> Any:
+        return returned(named["q"], named["k"])
 
-    swapped.__signature__ = inspect.signature(fake.module._flash_attn_forward)  # type: ignore[attr-defined]
-    fake.module._flash_attn_forward = swapped
+    changed.__signature__ = inspect.signature(fake.module._flash_attn_forward)  # type: ignore[attr-defined]
+    fake.module._flash_attn_forward = changed
     passes = FlashPasses("flash-3", fake.module, FLASH_3.forward, FLASH_3.backward, version="9.9")
-    with pytest.raises(PluginError, match=r"got \(6, 1, 8\) for the log-sum-exp") as caught:
+    with pytest.raises(PluginError, match=told_text) as caught:
         call(passes)
     assert "version 9.9" in caught.value.where
 

@@ -160,7 +160,7 @@ async def test_the_openapi_document_tells_the_truth(server: Any, call: Any) -> N
     assert set(answer) == set(real)
     assert set(document["paths"]) == {
         "/v1/generate", "/v1/chat/completions", "/v1/chat/completions/tokens", "/tokenize",
-        "/v1/weights", "/health", "/v1/models",
+        "/v1/weights", "/v1/weights/offer", "/v1/weights/receive", "/health", "/v1/models",
     }  # fmt: skip
 
 

@@ -151,6 +151,19 @@ def test_engine_and_trainer_agree_and_nothing_breaks_in_renderer_mode(
     assert any((first[name] != last[name]).any() for name in first)
 
 
+def test_the_same_run_with_weights_sent_from_process_to_process(train: Callable[..., RunFolder]) -> None:
+    folder = train(
+        "client_mode=renderer", "renderer_options.enable_thinking=false", "trainer.weight_transfer=broadcast"
+    )
+    rows = read_metrics(folder.metrics)
+    assert [row["step"] for row in rows] == list(range(STEPS))
+    assert max(row["max_logprob_diff"] for row in rows) < 1e-3
+    for rollout in rollouts(folder):
+        assert rollout["weight_versions"] == [rollout["step"]] * TURNS
+    written = sorted(path.name for path in folder.weights.glob("version_*"))
+    assert written == ["version_000000", f"version_{STEPS:06d}"], "the versions between were sent"
+
+
 def test_the_same_run_in_chat_mode_shows_its_breaks(train: Callable[..., RunFolder]) -> None:
     """Text that goes back to the server is tokenized again, and differently: the telemetry must say so."""
     folder = train("client_mode=chat", "orchestrator.steps=1")

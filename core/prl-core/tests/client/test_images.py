@@ -43,6 +43,8 @@ TEXT = {"type": "text", "text": "What is it?"}
         {"type": "image", "image": URL},
         {"type": "image", "url": URL},
         {"type": "input_image", "image_url": URL},
+        {"image": URL},
+        {"image_url": {"url": URL}},
     ],
 )
 async def test_every_spelling_of_an_image_becomes_the_one_that_servers_take(spelling: Any) -> None:
@@ -55,7 +57,7 @@ async def test_every_spelling_of_an_image_becomes_the_one_that_servers_take(spel
 
 
 async def test_messages_without_images_stay_as_they_are() -> None:
-    messages: Any = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}, user(TEXT)]
+    messages: Any = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}, user(TEXT), user("Hi")]
     assert not has_images(messages)
     assert await inline_images(messages, ImagePolicy()) == messages
 
@@ -76,8 +78,11 @@ async def test_files_are_read_from_the_allowed_folder_only(tmp_path: Path) -> No
         assert caught.value.where == "message 1, part 1"
     with pytest.raises(RenderError, match="no folder is allowed"):
         await inline_images([user(part("a b.png"))], ImagePolicy())
-    with pytest.raises(RenderError, match="cannot be read"):
-        await inline_images([user(part("absent.png"))], policy)
+    for name in ("absent.png", "a\0b.png"):
+        with pytest.raises(RenderError, match="cannot be read"):
+            await inline_images([user(part(name))], policy)
+    with pytest.raises(RenderError, match="no address"):
+        await inline_images([user(part("http://[x/a.png"))], policy)
 
 
 async def test_web_addresses_are_not_fetched_unless_allowed(fake: Any) -> None:

@@ -199,6 +199,7 @@ async def test_tool_calls_travel_as_json_strings_and_broken_ones_are_kept(script
         {"id": "a", "type": "function", "function": {"name": "f", "arguments": '{"x": true}'}},
         {"id": "b", "type": "function", "function": {"name": "f", "arguments": '{"x": '}},
         {"id": "c", "type": "function", "function": {"name": "f", "arguments": "[1]"}},
+        {"id": "d", "type": "function", "function": {"name": "f", "arguments": "[" * 100_000}},
     ]
     message = {"role": "assistant", "content": None, "reasoning": "hm", "tool_calls": calls}
     engine = scripted(chatted("yo", message=message, finish_reason="tool_calls"), chatted("ok"))
@@ -216,7 +217,7 @@ async def test_tool_calls_travel_as_json_strings_and_broken_ones_are_kept(script
     assert earlier == before, "the caller's messages must not be changed"
     assert turn.parsed is not None
     assert [(call.id, call.arguments) for call in turn.parsed.tool_calls] == [("a", {"x": True})]
-    assert [call.raw for call in turn.parsed.invalid_tool_calls] == ['{"x": ', "[1]"]
+    assert [call.raw for call in turn.parsed.invalid_tool_calls] == ['{"x": ', "[1]", "[" * 100_000]
     assert turn.parsed.reasoning_content == "hm"
     assert turn.message["tool_calls"] == calls
     assert turn.finish_reason == "stop"
@@ -240,6 +241,9 @@ async def test_with_a_renderer_the_chat_mode_parses_the_ids(renderer: Any, scrip
         ({**chatted("yo"), "weight_version": None}, "which weights"),
         ({**chatted("yo"), "choices": []}, "0 came"),
         ({"error": "x"}, "not a chat completion"),
+        (chatted("yo", message={"content": ["yo"]}), "not a chat completion"),
+        (chatted("yo", message={"content": "yo", "tool_calls": ["f"]}), "not a chat completion"),
+        (chatted("yo", message={"content": "yo", "tool_calls": [{"function": {}}]}), "not a chat completion"),
     ],
 )
 async def test_a_chat_answer_without_exact_ids_is_refused(scripted: Any, answer: Any, message: str) -> None:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from prl.gateway.export import rollout_record
-from prl.types import BreakCause
+from prl.types import BreakCause, RenderError
 
 from .conftest import Served
-from .small import ASK, TOKENIZER, WEATHER
+from .small import ASK, TOKENIZER, WEATHER, small_renderer
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Weather?"}]
 
@@ -111,12 +111,53 @@ def parts(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": message["content"] or ""}]}
 
 
+def escaped(message: dict[str, Any]) -> dict[str, Any]:
+    copy = json.loads(json.dumps(message))
+    function = copy["tool_calls"][0]["function"]
+    function["arguments"] = json.dumps(json.loads(function["arguments"]), ensure_ascii=True)
+    return dict(copy)
+
+
+def numbers_of_javascript(message: dict[str, Any]) -> dict[str, Any]:
+    copy = json.loads(json.dumps(message))
+    function = copy["tool_calls"][0]["function"]
+    assert function["arguments"].count("2.0") == 1
+    function["arguments"] = function["arguments"].replace("2.0", "2").replace("9007199254740993", "9007199254740992")
+    return dict(copy)
+
+
+def named(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "name": "helper"}
+
+
+def spaced_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    return {**message, "reasoning_content": message["reasoning_content"] + "\n"}
+
+
+def other_field(message: dict[str, Any]) -> dict[str, Any]:
+    return {**without_reasoning(message), "reasoning": message["reasoning_content"]}
+
+
 @pytest.mark.parametrize(
-    "change", [sdk_message, without_reasoning, other_spacing, mapped_arguments, empty_content, parts]
+    "change",
+    [
+        sdk_message,
+        without_reasoning,
+        other_spacing,
+        mapped_arguments,
+        empty_content,
+        parts,
+        escaped,
+        numbers_of_javascript,
+        named,
+        spaced_reasoning,
+        other_field,
+    ],
 )
 async def test_trifles_are_no_change_of_history(served: Served, change: Any) -> None:
     """Each of these came from a real SDK or agent; taking it for a rewrite would break every rollout of that agent."""
-    served.engine.lines = [f"<think>\nhm\n</think>\n{ASK}", "done"]
+    ask = '<call>{"name": "weather", "arguments": {"city": "Zürich", "days": 2.0, "id": 9007199254740993}}</call>'
+    served.engine.lines = [f"<think>\nhm\n</think>\n{ask}", "done"]
     first = (await served.chat(ASKED, tools=[WEATHER])).message
     call = first["tool_calls"][0]["id"]
     reply = {"role": "tool", "tool_call_id": call, "content": [{"type": "text", "text": "rain"}]}
@@ -142,6 +183,89 @@ async def test_a_changed_answer_is_a_rewritten_history(served: Served, change: d
     await served.chat([*ASKED, {**first, **change}, reply], key="client-key:one", tools=[WEATHER])
     assert len(breaks(served)) == 1
     assert str(next(iter(change.values()))) in served.engine.prompt() or "tool_calls" in change
+
+
+async def test_white_space_around_what_the_model_said_is_a_trifle(served: Served) -> None:
+    """Agents strip what they keep; inside the text it is the model's own."""
+    served.engine.lines = [" Well,  yes. \n", "one", "two"]
+    first = (await served.chat(ASKED)).message
+    more = {"role": "user", "content": "So?"}
+    await served.chat([*ASKED, {**first, "content": first["content"].strip()}, more])
+    assert extends_all(served)
+    assert "Well,  yes. \n</s>" in served.engine.prompt()
+    await served.chat([*ASKED, {**first, "content": "Well, yes."}, more])
+    assert [len(session.turns) for session in served.sessions()] == [2, 1]
+
+
+@pytest.mark.parametrize("change", [{"city": "Basel"}, {"days": 2.5}, {"days": True}, {"days": "2"}])
+async def test_other_arguments_are_a_rewritten_history(served: Served, change: dict[str, Any]) -> None:
+    """An agent that repairs a call changes what the model said, however little."""
+    served.engine.lines = [ASK, "done"]
+    first = (await served.chat(ASKED, key="client-key:one", tools=[WEATHER])).message
+    [call] = first["tool_calls"]
+    call["function"]["arguments"] = json.dumps({"city": "Bern", "days": 2, **change})
+    reply = {"role": "tool", "tool_call_id": call["id"], "content": "rain"}
+    await served.chat([*ASKED, first, reply], key="client-key:one", tools=[WEATHER])
+    assert len(breaks(served)) == 1
+
+
+async def test_results_of_parallel_calls_in_any_order(served: Served) -> None:
+    """Agents send results as they finish: the model's calls stay as sampled, the results as sent."""
+    served.engine.lines = [f"{ASK}{ASK}", "done"]
+    first = (await served.chat(ASKED, tools=[WEATHER])).message
+    ids = [call["id"] for call in first["tool_calls"]]
+    assert len(set(ids)) == 2
+    replies = [{"role": "tool", "tool_call_id": name, "content": f"of {name}"} for name in reversed(ids)]
+    await served.chat([*ASKED, first, *replies], tools=[WEATHER])
+    assert breaks(served) == []
+    prompt = served.engine.prompt()
+    assert prompt.index(f"of {ids[1]}") < prompt.index(f"of {ids[0]}")
+
+
+async def test_an_assistant_message_at_the_end_is_answered(served: Served) -> None:
+    """A prefill, or an answer sent back as it was: a further turn is sampled behind it, and nothing is lost."""
+    served.engine.lines = ["one", "two"]
+    first = (await served.chat(ASKED)).message
+    await served.chat([*ASKED, first])
+    assert served.engine.prompt().endswith("one</s>\n<s>assistant\n")
+    assert len(served.session.turns) == 2
+
+
+async def test_an_agent_goes_on_after_the_gateway_was_restarted(serve: Any) -> None:
+    """What was said before is rendered, as of a stranger; from then on ids are exact again."""
+    first = await serve()
+    first.engine.lines = ["before"]
+    messages = [*ASKED, (await first.chat(ASKED)).message, {"role": "user", "content": "And?"}]
+    second = await serve()
+    second.engine.lines = ["after", "later"]
+    messages += [(await second.chat(messages)).message, {"role": "user", "content": "And?"}]
+    await second.chat(messages)
+    assert "before</s>" in second.engine.prompt()
+    assert breaks(second) == []
+
+
+async def test_developers_speak_as_the_system_where_the_family_knows_none(serve: Any) -> None:
+    """OpenAI's name for the system's instructions: a family that lacks it would refuse, or drop, them."""
+    renderer = small_renderer()
+    instructed = [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
+    own: Served = await serve(renderer)
+    await own.chat(instructed)
+    assert own.engine.prompt().startswith("<s>developer\nBe brief.</s>")
+
+    def refuse(conversation: Any) -> None:
+        for view in conversation.messages:
+            if view.role == "developer":
+                raise RenderError("role 'developer' is not known")
+
+    renderer = small_renderer()
+    renderer.format.check = refuse  # type: ignore[method-assign]
+    other: Served = await serve(renderer)
+    other.engine.lines = ["ok", "ok"]
+    more = [*instructed, (await other.chat(instructed)).message, {"role": "developer", "content": "Briefer."}]
+    await other.chat(more)
+    assert other.engine.prompt().startswith("<s>system\nBe brief.</s>")
+    assert other.engine.prompt().count("<s>system\n") == 2
+    assert breaks(other) == []
 
 
 async def test_a_rewritten_user_message_breaks_with_its_cause(served: Served) -> None:
@@ -239,6 +363,18 @@ async def test_every_choice_is_a_branch_that_can_be_gone_on_from(served: Served)
         before = [*turns[branch].prompt_ids, *turns[branch].completion_ids]
         assert turns[later].prompt_ids[: len(before)] == before
     assert answer.body["usage"]["completion_tokens"] == len(turns[0].completion_ids) + len(turns[1].completion_ids)
+
+
+async def test_of_answers_that_differ_in_trifles_the_letter_decides(served: Served) -> None:
+    """Branches whose answers differ in white space, or in reasoning alone: each goes on from its own ids."""
+    lines = ["Yes.", " Yes.\n", "<think>\na\n</think>\nNo", "<think>\nb\n</think>\nNo"]
+    served.engine.lines = [*lines, "1", "2", "3", "4"]
+    answer = await served.chat(ASKED, n=4)
+    messages = [choice["message"] for choice in answer.body["choices"]]
+    for message in reversed(messages):
+        await served.chat([*ASKED, message, {"role": "tool", "tool_call_id": "x", "content": "go on"}])
+    prompts = [served.engine.prompt(number) for number in (-1, -2, -3, -4)]
+    assert [f"assistant\n{line}</s>" in prompt for line, prompt in zip(lines, prompts, strict=True)] == [True] * 4
 
 
 async def test_equal_answers_go_on_apart(served: Served) -> None:

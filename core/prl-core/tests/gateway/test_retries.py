@@ -124,3 +124,23 @@ async def test_an_answer_that_never_went_out_is_given_to_the_same_body(
             await served.chat(ASKED)
     assert (await served.chat(ASKED)).message["content"] == "one"
     assert (await served.chat(ASKED)).message["content"] == "two"
+
+
+async def test_an_answer_on_its_way_is_not_lost(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another sample of the same prompt, asked for while a slow client still reads the first one's answer."""
+    served.engine.lines = ["one", "two"]
+    writing, go_on = asyncio.Event(), asyncio.Event()
+    write_eof = web.Response.write_eof
+
+    async def slow(response: web.Response, data: bytes = b"") -> None:
+        if not writing.is_set():
+            writing.set()
+            await go_on.wait()
+        await write_eof(response, data)
+
+    monkeypatch.setattr(web.Response, "write_eof", slow)
+    first = asyncio.create_task(served.chat(ASKED))
+    await writing.wait()
+    second = await served.chat(ASKED)
+    go_on.set()
+    assert [(await first).message["content"], second.message["content"]] == ["one", "two"]

@@ -63,7 +63,10 @@ async def test_faults_of_the_engine(served: Served, error: PrlError, status: int
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("stop", ["\n"]),
+        ("stop", ""),
+        ("stop", ["a", ""]),
+        ("stop", 5),
+        ("stop", ["x"] * 17),
         ("response_format", {"type": "json_object"}),
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}),
@@ -89,6 +92,30 @@ async def test_what_has_no_effect_here_is_refused_by_name(served: Served, field:
     assert str(answer.error["param"]).startswith(field)
     assert field in answer.error["message"]
     assert served.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("message", "param"),
+    [
+        ({"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}, "messages[1].function_call"),
+        ({"role": "function", "name": "f", "content": "5"}, "messages[1].role"),
+        ({"role": "assistant", "content": None, "refusal": "I will not."}, "messages[1].refusal"),
+        ({"role": "assistant", "audio": {"id": "a"}}, "messages[1].audio"),
+    ],
+)
+async def test_what_no_renderer_writes_is_refused_by_name(served: Served, message: Any, param: str) -> None:
+    """Dropped, the model would be asked about a conversation in which this was never said."""
+    answer = await served.chat([*ASKED, message])
+    assert (answer.status, answer.error["param"]) == (400, param)
+    assert "Next: send" in answer.error["message"]
+
+
+async def test_half_a_surrogate_pair_is_replaced(served: Served) -> None:
+    """Programs cut the output of tools anywhere, also inside an emoji, and JSON.stringify sends what is left."""
+    content = rb"\ud83e\udd8a \ud83e \\ud83e \udd8a"
+    raw = b'{"model": "small", "messages": [{"role": "user", "content": "' + content + b'"}]}'
+    assert (await served.send("POST", "/chat/completions", raw)).status == 200
+    assert served.engine.prompt().startswith("<s>user\n🦊 � \\ud83e �</s>")
 
 
 async def test_what_clients_send_by_routine_is_taken(served: Served) -> None:
@@ -201,8 +228,12 @@ async def test_another_model_is_not_found(served: Served) -> None:
 
 
 async def test_unknown_routes_answer_in_the_same_shape(served: Served) -> None:
-    assert (await served.send("GET", "/embeddings")).error["code"] == "unknown_route"
     assert (await served.send("GET", "/chat/completions")).status == 405
+    for path in ("/completions", "/responses", "/embeddings", "/messages", "/v1/chat/completions"):
+        answer = await served.send("POST", path, {"model": "small"})
+        assert (answer.status, answer.error["code"]) == (404, "unknown_route")
+        assert path in answer.error["message"]
+        assert "POST /v1/chat/completions" in answer.error["message"]
 
 
 @pytest.mark.parametrize("key", [None, "", "strange", "client-ke", "client-key2", OPERATOR, "strange:client-key"])

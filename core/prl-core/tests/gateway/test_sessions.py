@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import json
 import os
+import weakref
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from prl.gateway import Gateway, GatewaySettings
+from prl.gateway import Gateway, GatewaySession, GatewaySettings
+from prl.gateway.answer import Completion
 from prl.gateway.export import RolloutFile
 from prl.types import ConfigError, SamplingParams
 
@@ -98,8 +103,8 @@ async def test_what_the_trainer_samples_with_beats_what_the_agent_asks_for(serve
     """An agent's temperature of 0 would train on-policy data that the policy never draws."""
     params = SamplingParams(temperature=0.7, top_p=0.9, top_k=40, max_tokens=8, stop_token_ids=(5,))
     session = served.gateway.open_session(sampling=params, seed=11, cache_salt="w3")
-    for fields in ({"temperature": 0, "top_p": 0.1, "max_tokens": 500, "seed": 1}, {"max_tokens": 4, "seed": 1}):
-        await served.chat(ASKED, key=session.api_key, **fields)
+    for asked in ({"temperature": 0, "top_p": 0.1, "max_tokens": 500, "seed": 1}, {"max_tokens": 4, "seed": 1}):
+        await served.chat(ASKED, key=session.api_key, **asked)
     first, second = served.engine.requests
     assert (first.sampling.temperature, first.sampling.top_p, first.sampling.top_k) == (0.7, 0.9, 40)
     assert (first.sampling.max_tokens, second.sampling.max_tokens) == (8, 4)
@@ -174,6 +179,83 @@ async def test_what_is_ended_twice_at_once_is_written_once(serve: Callable[..., 
     assert sum(map(len, answers)) == 4
     assert sorted(row["session"] for row in lines(tmp_path / "out.jsonl")) == ["a", "b", "c"]
     assert await mine.close() == ()
+
+
+async def test_an_operator_that_goes_away_loses_nothing(
+    serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A DELETE that timed out has closed sessions already: what they recorded must still be written."""
+    served: Served = await serve(out=tmp_path / "out.jsonl")
+    for name in "abc":
+        await served.chat(ASKED, key=f"client-key:{name}")
+    closed, go_on = asyncio.Event(), asyncio.Event()
+    close = GatewaySession.close
+
+    async def slow(session: GatewaySession) -> Any:
+        turns = await close(session)
+        closed.set()
+        await go_on.wait()
+        return turns
+
+    monkeypatch.setattr(GatewaySession, "close", slow)
+    asked = asyncio.create_task(served.send("DELETE", "/rollouts", key=OPERATOR))
+    await closed.wait()
+    asked.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asked
+    await asyncio.sleep(0.05)
+    go_on.set()
+    await served.gateway.close()
+    assert sorted(row["session"] for row in lines(tmp_path / "out.jsonl")) == ["a", "b", "c"]
+
+
+async def test_turns_that_make_no_samples_are_written_with_the_reason(
+    serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One rollout with a fault of the engine must not take those with it that are ended at the same time."""
+    served: Served = await serve(out=tmp_path / "out.jsonl")
+    await served.chat(ASKED, key="client-key:good")
+    choose = served.engine._choice
+    monkeypatch.setattr(served.engine, "_choice", lambda: replace(choose(), routed_experts=[[1]]))
+    await served.chat(ASKED, key="client-key:bad")
+    answer = await served.send("DELETE", "/rollouts", key=OPERATOR)
+    assert answer.status == 200
+    good, bad = lines(tmp_path / "out.jsonl")
+    assert (good["samples_per_rollout"], len(good["turns"])) == (1, 1)
+    assert (bad["samples_per_rollout"], len(bad["turns"])) == (None, 1)
+    assert "1 routing rows" in bad["error"]
+
+
+async def test_two_gateways_never_write_one_file(tmp_path: Path) -> None:
+    """The second would take the first's half-written line for one that a crash cut off, and move it away."""
+    out = tmp_path / "out.jsonl"
+    first = Gateway(TalkingEngine(), small_renderer(), model="small", settings=GatewaySettings(out=out))
+    with pytest.raises(ConfigError, match="another gateway"):
+        Gateway(TalkingEngine(), small_renderer(), model="small", settings=GatewaySettings(out=out))
+    await first.close()
+    await Gateway(TalkingEngine(), small_renderer(), model="small", settings=GatewaySettings(out=out)).close()
+
+
+async def test_answers_are_kept_without_their_requests(served: Served) -> None:
+    """A session remembers a thousand answers for retries: with the conversations they would fill the memory."""
+    text = "a marker that is looked for"
+    await served.chat([{"role": "user", "content": text}])
+    [space] = served.gateway.spaces._named.values()
+    kept = [asked.task.result() for asked in space.retries._asked.values()]
+    names = [field.name for field in fields(Completion)]
+    assert [{name for name in names if text in repr(getattr(one, name))} for one in kept] == [{"nodes"}]
+
+
+async def test_an_ended_session_leaves_nothing_in_memory(served: Served) -> None:
+    """A shared key without names is one place for a week: the tokens of all it ever answered must not stay in it."""
+    served.engine.lines = ["one", "two"]
+    await served.chat(ASKED)
+    ended = weakref.ref(served.session)
+    await served.chat([{"role": "user", "content": "another"}])
+    await served.gateway.end(served.sessions()[0].id)
+    gc.collect()
+    assert ended() is None
+    assert len(served.sessions()) == 1
 
 
 async def test_a_name_that_ended_begins_anew(serve: Callable[..., Any], tmp_path: Path) -> None:
@@ -277,6 +359,7 @@ def test_a_line_cut_off_by_a_crash_is_set_aside(tmp_path: Path) -> None:
         {"api_keys": ("a",), "operator_key": "a"},
         {"max_messages": 0},
         {"idle_seconds": 0},
+        {"keep_alive_seconds": 0},
         {"sampling": {"n": 4}},
     ],
 )

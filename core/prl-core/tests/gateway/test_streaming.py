@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -128,3 +130,56 @@ async def test_errors_come_as_statuses_also_where_a_stream_is_asked_for(served: 
     served.engine.lines = [PromptTooLongError("too long")]
     answer = await served.chat(ASKED, stream=True)
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
+
+
+async def raw_stream(served: Served, **fields: Any) -> tuple[int, str]:
+    answer = await served.chat(ASKED, stream=True, **fields)
+    return answer.status, answer.body
+
+
+async def kept_stream(served: Served, *, silent: float) -> str:
+    """Return the whole stream of a request whose engine said nothing for some seconds."""
+    served.engine.gate = asyncio.Event()
+    asked = asyncio.create_task(raw_stream(served))
+    await served.until(lambda: bool(served.engine.requests))
+    await asyncio.sleep(silent)
+    served.engine.gate.set()
+    status, text = await asked
+    assert status == 200
+    return text
+
+
+async def test_a_long_sample_keeps_the_connection_open(serve: Callable[..., Any]) -> None:
+    """Proxies close what is silent; the comments are no events, and the message is the same."""
+    served: Served = await serve(keep_alive_seconds=0.02)
+    served.engine.lines = ["Hello"]
+    text = await kept_stream(served, silent=0.1)
+    *silence, first = text.partition("data: ")[0].split("\n\n")
+    assert len(silence) >= 2
+    assert {*silence} == {": keep-alive"}
+    assert first == ""
+    events = [json.loads(part.removeprefix("data: ")) for part in text.split("\n\n")[len(silence) : -2]]
+    assert joined(event["choices"][0]["delta"] for event in events) == {"role": "assistant", "content": "Hello"}
+    assert text.endswith("data: [DONE]\n\n")
+
+
+async def test_an_error_after_the_first_byte_is_an_event(serve: Callable[..., Any]) -> None:
+    """The status is gone: OpenAI's SDKs raise what stands under "error", and no end follows that would hide it."""
+    served: Served = await serve(keep_alive_seconds=0.02)
+    served.engine.lines = [PromptTooLongError("too long"), "ok"]
+    text = await kept_stream(served, silent=0.05)
+    [event] = [part for part in text.split("\n\n") if part.startswith("data: ")]
+    assert json.loads(event.removeprefix("data: "))["error"]["code"] == "context_length_exceeded"
+    assert served.sessions() == []
+    assert (await raw_stream(served))[1].endswith("[DONE]\n\n")
+
+
+async def test_a_client_that_leaves_a_kept_stream_aborts_the_engines_request(serve: Callable[..., Any]) -> None:
+    served: Served = await serve(keep_alive_seconds=0.02)
+    served.engine.gate = asyncio.Event()
+    asked = asyncio.create_task(raw_stream(served))
+    await served.until(lambda: bool(served.engine.requests))
+    await asyncio.sleep(0.05)
+    asked.cancel()
+    await served.until(lambda: served.engine.aborted == 1)
+    await served.until(lambda: served.sessions() == [])

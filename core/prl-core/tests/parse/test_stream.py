@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 import pytest
+from fixtures.small_format import JsonCalls, Think
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prl.contracts import ReadCall
-from prl.parse import CallSyntaxError, CompletionParser, Grammar, ReasoningState, is_inside_string, load_object
+from prl.parse import CompletionParser, Grammar, ReasoningState
 from prl.testing.byte_tokenizer import ByteTokenizer
 from prl.tokenizer import as_tokenizer
 from prl.types import InvalidToolCall, ParsedResponse, ParsedToolCall
@@ -35,38 +35,12 @@ PIECES = (
 )
 
 
-class Think:
-    open, close, after_open, before_close, after_close = "<think>", "</think>", "\n", "\n", "\n"
-    strip: str | None = "\n"
-    content_strip: str | None = "\n"
-
-
-class JsonCalls:
-    open, close = "<call>", "</call>"
-
-    def write(self, out: Any, calls: Any, *, after_text: bool) -> None:
-        raise AssertionError("not used here")
-
-    def read(self, region: str, tools: Any) -> list[ReadCall]:
-        try:
-            call = load_object(region)
-            return [ReadCall(region, str(call["name"]), dict(call["arguments"]))]
-        except (CallSyntaxError, KeyError, TypeError, ValueError) as err:
-            return [ReadCall(region, error=str(err) or "bad")]
-
-    def is_inside_value(self, region: str) -> bool:
-        return is_inside_string(region)
-
-    def trim_before(self, space: str) -> str:
-        return space.removesuffix("\n")
-
-
 def grammar(*, spelled: bool) -> tuple[Any, Grammar]:
     tokenizer = as_tokenizer(ByteTokenizer(("<s>", "</s>") if spelled else ("<s>", "</s>", *MARKERS)))
     stops = [tokenizer.added_tokens["</s>"]]
     opener = tokenizer.added_tokens["<s>"]
     return tokenizer, Grammar.build(
-        tokenizer, opener=opener, stop_ids=stops, reasoning=Think(), tool_codec=JsonCalls(), content_strip=""
+        tokenizer, opener=opener, stop_ids=stops, reasoning=Think(), tool_codec=JsonCalls("\n"), content_strip=""
     )
 
 

@@ -29,7 +29,19 @@ def test_objects_that_are_read(text: str, value: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "{", "[1]", "nope", '{"a": NaN}', "{'a': {1, 2}}", '{"a": 1} {"b": 2}', "{'a': f(1)}", "{" * 5000]
+    "text",
+    [
+        "",
+        "{",
+        "[1]",
+        "nope",
+        '{"a": NaN}',
+        '{"a": 1e999}',
+        "{'a': {1, 2}}",
+        '{"a": 1} {"b": 2}',
+        "{'a': f(1)}",
+        "{" * 5000,
+    ],
 )
 def test_objects_that_are_refused(text: str) -> None:
     """A malformed call is reported, whatever it looks like; nothing else is raised."""

@@ -5,89 +5,24 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fixtures.small_format import CONTROLS, TOKENIZER, Small, small_renderer
 
-from prl.contracts import CallView, PieceWriter, ReadCall
-from prl.parse import CallSyntaxError, is_inside_string, load_object
-from prl.render import ChatFormat, ChatRenderer, Conversation, RendererOptions, Writer, bad_message, dump_json
+from prl.render import ChatRenderer, Conversation, RendererOptions, Writer, bad_message
 from prl.testing.byte_tokenizer import ByteTokenizer
 from prl.tokenizer import as_tokenizer
 from prl.types import ConfigError, Kind, PrlError, RenderError, TokenizerError
 
-CONTROLS = ("<s>", "</s>", "<think>", "</think>", "<call>", "</call>")
-TOKENIZER = as_tokenizer(ByteTokenizer(CONTROLS))
 
-
-class Think:
-    open, close, after_open, before_close, after_close = "<think>", "</think>", "\n", "\n", "\n"
-    strip: str | None = "\n"
-    content_strip: str | None = "\n"
-
-
-class JsonCalls:
-    open, close = "<call>", "</call>"
-
-    def write(self, out: PieceWriter, calls: list[CallView], *, after_text: bool) -> None:
-        for n, call in enumerate(calls):
-            if n or after_text:
-                out.text("\n")
-            out.control("<call>")
-            out.value(dump_json({"name": call.name, "arguments": call.arguments}))
-            out.control("</call>")
-
-    def read(self, region: str, tools: Any) -> list[ReadCall]:
-        try:
-            call = load_object(region)
-            return [ReadCall(region, call["name"], call["arguments"])]
-        except (CallSyntaxError, KeyError) as err:
-            return [ReadCall(region, error=str(err))]
-
-    def is_inside_value(self, region: str) -> bool:
-        return is_inside_string(region)
-
-    def trim_before(self, space: str) -> str:
-        return space.removesuffix("\n")
-
-
-class Small(ChatFormat):
-    turn_opener = "<s>"
-    stop_tokens = ("</s>",)
-    reasoning = Think()
-    tool_codec = JsonCalls()
-
-    def write_preamble(self, out: Writer, conversation: Conversation) -> None:
-        out.begin(None)
-        out.text("chat\n")
-
+class Strict(Small):
     def write_message(self, out: Writer, conversation: Conversation, position: int) -> None:
         view = conversation.messages[position]
         if view.role == "forbidden":
             raise bad_message(view.index, "is forbidden", "leave it out")
-        out.begin(view)
-        out.control("<s>")
-        out.text(view.role + "\n")
-        if view.role == "assistant":
-            out.begin_sampled()
-            if view.reasoning:
-                out.control("<think>")
-                out.text("\n")
-                out.content(view.reasoning)
-                out.text("\n")
-                out.control("</think>")
-                out.text("\n")
-        out.content(view.text)
-        if view.calls:
-            self.tool_codec.write(out, list(view.calls), after_text=bool(view.text))
-        out.control("</s>")
-        out.end_sampled()
-        out.text("\n")
-
-    def write_generation_prompt(self, out: Writer, conversation: Conversation) -> None:
-        out.control("<s>")
-        out.text("assistant\n")
+        super().write_message(out, conversation, position)
 
 
 def renderer(**options: Any) -> ChatRenderer:
-    return ChatRenderer("small", TOKENIZER, Small(RendererOptions(**options)), CONTROLS)
+    return small_renderer(Strict, **options)
 
 
 def cut(rendered: Any) -> list[tuple[str, int, int]]:

@@ -29,3 +29,12 @@ def test_an_unknown_text_has_no_ids() -> None:
     cache = RunCache()
     assert cache["new"] is None
     assert "new" not in cache
+
+
+def test_several_texts_at_once_are_each_known() -> None:
+    """A conversation's runs are kept together; one left out would be encoded again in every render."""
+    cache = RunCache(max_chars=100)
+    cache.put_all(["one", "two"], [[1], [2]])
+    assert (cache["one"], cache["two"], cache["three"]) == ([1], [2], None)
+    cache.put_all(["x" * 49], [[3]])
+    assert (cache["one"], cache["x" * 49]) == ([1], [3])

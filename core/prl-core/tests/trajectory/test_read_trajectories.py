@@ -151,6 +151,11 @@ def test_turns_of_interleaved_agents_come_back_in_the_order_they_were_played() -
             {"samples": [{"prompt_ids": [1], "completion_ids": [2], "mask": [1], "spans": [[0, 1, 0]]}]},
             "samples[0].spans",
         ),
+        (
+            {"samples": [{"prompt_ids": [1], "completion_ids": [2], "mask": [1], "spans": [[0, 2, 0], [0, 2, 0]]}]},
+            "samples[0].spans",
+        ),
+        ({**SAMPLES, "breaks": [{"turn": 1, "cause": "other", "position": "x"}]}, "breaks[0].position"),
         ({**SAMPLES, "breaks": 7}, "breaks"),
         ({**SAMPLES, "breaks": [{"turn": 1, "cause": "gremlins"}]}, "breaks[0]"),
     ],
@@ -217,3 +222,37 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert count == 600
     assert peak < 2_000_000 < file.stat().st_size
+
+
+def lines_of(path: Path, *lines: bytes) -> list[RecordedTrajectory | ConfigError]:
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    return list(read_trajectories(str(path)))
+
+
+def test_numbers_that_nothing_holds_are_one_bad_line(tmp_path: Path) -> None:
+    """One line of a million must not end the audit of the others."""
+    digits = b"9" * 5000
+    ids = b'"prompt_ids": [1], "completion_ids": [2]'
+    good = b'{"messages": [{"role": "user", "content": "x"}]}'
+    bad = [
+        b'{"reward": ' + digits + b', "messages": []}',
+        b'{"turns": [{' + ids + b', "logprobs": [-' + digits[:400] + b"]}]}",
+        b'{"turns": [{' + ids + b', "logprobs": [NaN]}]}',
+    ]
+    found = lines_of(tmp_path / "f.jsonl", *bad, good)
+    assert [isinstance(one, ConfigError) for one in found] == [True, True, True, False]
+    assert [f":{n}" in str(one) for n, one in enumerate(found[:3], 1)] == [True] * 3
+
+
+def test_halves_of_surrogate_pairs_are_replaced(tmp_path: Path) -> None:
+    """No tokenizer reads them and no page can hold them; what stands around them is still worth an audit."""
+    for name in ("f.jsonl", "f.json"):
+        content = rb"\ud83e \ud83e\udd8a \\ud83e"
+        [found] = lines_of(tmp_path / name, b'{"messages": [{"role": "user", "content": "' + content + b'"}]}')
+        assert isinstance(found, RecordedTrajectory)
+        assert found.messages[0]["content"] == "\ufffd \U0001f98a \\ud83e"
+
+
+def test_a_document_nested_without_end_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not JSON"):
+        lines_of(tmp_path / "f.json", b"[" * 100_000)

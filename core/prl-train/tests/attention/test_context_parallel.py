@@ -40,7 +40,7 @@ def test_ranks_that_share_a_row_equal_one_process(world: int) -> None:
         text=True,
         timeout=240,
         check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )
     assert done.returncode == 0, done.stderr[-4000:]
     found = json.loads(done.stdout)

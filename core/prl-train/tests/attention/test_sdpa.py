@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from prl.contracts import AttentionKernel, AttentionPasses, Varlen
+from prl.contracts import AttentionKernel, AttentionPasses, Scoring, Varlen
 from prl_train.attention import sdpa as module
 from prl_train.attention.naive import NaivePasses
 from prl_train.attention.sdpa import create, sdpa
@@ -108,15 +107,15 @@ def test_the_cuda_operators_take_what_they_are_given() -> None:
         q = torch.empty(10, 4, 64, dtype=torch.bfloat16, device="cuda")
         k = torch.empty(12, 2, 64, dtype=torch.bfloat16, device="cuda")
         cu = torch.empty(3, dtype=torch.int32, device="cuda")
-        options: dict[str, Any] = {"causal": True, "window": (3, 0), "scale": 0.3}
+        scoring = Scoring(True, (3, 0), 0.3)
         assert serves(q, k, 0.0)
         assert not serves(q, k, 30.0)
         assert not serves(q.float(), k.float(), 0.0)
         odd = torch.empty(10, 4, 60, dtype=torch.bfloat16, device="cuda")
         assert not serves(odd, odd, 0.0)
         varlen = Varlen(cu, cu, 5, 6)
-        out, lse = CudaPasses().forward(q, k, k, varlen, **options)
-        grads = CudaPasses().backward(q, q, k, k, out, lse, varlen, **options)
+        out, lse = CudaPasses().forward(q, k, k, varlen, scoring)
+        grads = CudaPasses().backward(q, q, k, k, out, lse, varlen, scoring)
     assert (out.shape, out.dtype, lse.shape, lse.dtype) == (q.shape, q.dtype, (4, 10), torch.float32)
     assert [grad.shape for grad in grads if grad is not None] == [q.shape, k.shape, k.shape]
     assert {grad.dtype for grad in grads if grad is not None} == {torch.bfloat16}
@@ -134,10 +133,10 @@ def test_blocks_of_queries_are_the_document_as_a_whole(
     q, k, v, dout = (torch.randn(*shape, 8, generator=generator, dtype=torch.float64) for shape in heads)
     borders = [torch.tensor([0, *accumulate(one)], dtype=torch.int32) for one in lengths]
     varlen = Varlen(*borders, max(lengths[0]), max(lengths[1]))
-    options: dict[str, Any] = {"causal": causal, "window": window, "scale": 0.3}
+    scoring = Scoring(causal, window, 0.3)
     results = []
     for passes in (CpuPasses(), NaivePasses()):
-        out, lse = passes.forward(q, k, v, varlen, **options)
-        results.append((out, lse, *passes.backward(dout, q, k, v, out, lse, varlen, **options)[:3]))
+        out, lse = passes.forward(q, k, v, varlen, scoring)
+        results.append((out, lse, *passes.backward(dout, q, k, v, out, lse, varlen, scoring)[:3]))
     for mine, wanted in zip(*results, strict=True):
         torch.testing.assert_close(mine, wanted, rtol=0, atol=1e-11)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fixtures.samples import random_samples
 from torch import Tensor
 
 from prl.types import MicroBatch, TrainingSample
@@ -23,22 +23,14 @@ MODEL = "model"
 
 def samples(count: int, seed: int = 0) -> list[TrainingSample]:
     """Return random samples of mixed lengths with masks, advantages and log-probabilities."""
-    chance = random.Random(seed)
-    made = []
-    for number in range(count):
-        prompt, completion = chance.randint(1, 6), chance.randint(1, 12)
-        made.append(
-            TrainingSample(
-                prompt_ids=[chance.randrange(250) for _ in range(prompt)],
-                completion_ids=[chance.randrange(250) for _ in range(completion)],
-                completion_mask=[True] + [chance.random() < 0.7 for _ in range(completion - 1)],
-                completion_logprobs=[-chance.uniform(4.0, 7.0) for _ in range(completion)],
-                temperatures=[chance.choice([0.7, 1.0])] * completion,
-                advantage=chance.choice([-1.0, -0.5, 0.5, 1.0]),
-                trajectory_id=str(number),
-            )
-        )
-    return made
+    return random_samples(
+        count,
+        seed,
+        lambda chance, n: [chance.choice([0.7, 1.0])] * n,
+        vocabulary=250,
+        lengths=(1, 12),
+        surprise=(4.0, 7.0),
+    )
 
 
 def rows(seed: int, count: int = 9) -> list[MicroBatch]:
@@ -73,6 +65,17 @@ def gradients(trainer: Trainer, seed: int = 0) -> dict[str, Tensor]:
     trainer.step(rows(seed))
     hook.remove()
     return seen
+
+
+def whole_run(model: Path) -> dict[str, Any]:
+    """Return what one process alone does: two steps, their weights, a third step, and the gradients of the first."""
+    trainer = make_trainer(model)
+    return {
+        "steps": steps(trainer, 0, 2),
+        "weights": weights(trainer),
+        "onwards": steps(trainer, 2, 3),
+        "gradients": gradients(make_trainer(model)),
+    }
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:

@@ -10,7 +10,7 @@ import pytest
 from prl.types import ConfigError
 from prl_train.distributed import Place, World
 
-from .cases import close, gradients, make_trainer, same, steps, weights
+from .cases import close, gradients, make_trainer, same, steps, weights, whole_run
 from .spawn import run_world
 
 
@@ -59,15 +59,8 @@ def four(folder: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, Any]:
-    trainer = make_trainer(folder / "model")
-    done = steps(trainer, 0, 2)
-    return {
-        "steps": done,
-        "weights": weights(trainer),
-        "onwards": steps(trainer, 2, 3),
-        "gradients": gradients(make_trainer(folder / "model")),
-        "loss over whole samples": _sequence_loss(folder / "model", None),
-    }
+    model = folder / "model"
+    return {**whole_run(model), "loss over whole samples": _sequence_loss(model, None)}
 
 
 @pytest.mark.parametrize("strategy", ["ring", "ulysses"])

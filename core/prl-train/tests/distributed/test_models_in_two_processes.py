@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from fixtures.small_models import TWO_HEADS, small_qwen3_vl
 from torch import nn
 from torch.distributed.fsdp import fully_shard
-from transformers import AutoModelForCausalLM, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from transformers import AutoModelForCausalLM
 from transformers.models.auto import CONFIG_MAPPING
 
 from prl.types import ConfigError, MicroBatch, TrainingSample
@@ -28,16 +29,7 @@ from .cases import make_trainer, samples
 from .spawn import run_world
 
 IMAGE = 260
-SIZES: dict[str, Any] = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "vocab_size": 270,
-    "max_position_embeddings": 64,
-}
+SIZES = TWO_HEADS | {"vocab_size": 270}
 
 
 def save(model: Any, directory: Path) -> None:
@@ -57,26 +49,7 @@ def make_models(folder: Path) -> None:
         config = CONFIG_MAPPING[kind](**(SIZES | changes))
         config.pad_token_id = None
         save(AutoModelForCausalLM.from_config(config), folder / kind)
-    text = SIZES | {
-        "rope_parameters": {
-            "rope_type": "default",
-            "mrope_section": [4, 2, 2],
-            "mrope_interleaved": True,
-            "rope_theta": 1e4,
-        }
-    }
-    vision = {
-        "depth": 1,
-        "hidden_size": 16,
-        "intermediate_size": 24,
-        "num_heads": 2,
-        "patch_size": 4,
-        "out_hidden_size": 32,
-        "num_position_embeddings": 16,
-        "deepstack_visual_indexes": [0],
-    }
-    made = Qwen3VLConfig(text_config=text, vision_config=vision, image_token_id=IMAGE, video_token_id=IMAGE + 1)
-    save(Qwen3VLForConditionalGeneration(made), folder / "qwen3_vl")
+    small_qwen3_vl(vocabulary=270, image=IMAGE, std=0.15).save_pretrained(folder / "qwen3_vl")
 
 
 def plain_rows() -> list[MicroBatch]:

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from prl_train.distributed import World
 from prl_train.trainer import checkpoint
 
-from .cases import close, gradients, make_trainer, same, steps, weights
+from .cases import close, gradients, make_trainer, same, steps, weights, whole_run
 from .spawn import run_world
 
 
@@ -86,13 +86,8 @@ def two(folder: Path) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def alone(folder: Path, two: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the same of one process."""
-    trainer = make_trainer(folder / "model")
-    done = steps(trainer, 0, 2)
     return {
-        "steps": done,
-        "weights": weights(trainer),
-        "onwards": steps(trainer, 2, 3),
-        "gradients": gradients(make_trainer(folder / "model")),
+        **whole_run(folder / "model"),
         "one row": steps(make_trainer(folder / "model"), 0, 1, count=1),
         "lora": _lora(folder / "model", None, folder),
     }

@@ -142,6 +142,27 @@ def test_a_filter_that_forgets_a_rollout_is_named() -> None:
         FilterSet({"short": Short()}).judge([rollout(), rollout()])
 
 
+@pytest.mark.parametrize("act", ["judge", "wants", "note", "restore"])
+def test_a_filter_that_fails_is_named(act: str) -> None:
+    """Its traceback alone would not say which of the filters it was, nor that the run can go on."""
+
+    class Failing(difficulty.DifficultyFilter):
+        def fail(self, *arguments: Any) -> Any:
+            raise ZeroDivisionError("division by zero")
+
+    failing = Failing(difficulty.DifficultyOptions())
+    setattr(failing, act, failing.fail)
+    filters = FilterSet({"mine": failing})
+    calls = {
+        "judge": lambda: filters.judge([rollout(1.0)]),
+        "wants": lambda: filters.wants("e", 0),
+        "note": lambda: filters.note([rollout(1.0)]),
+        "restore": lambda: filters.restore({"mine": {}}),
+    }
+    with pytest.raises(RunError, match="filter 'mine' failed: ZeroDivisionError: division by zero"):
+        calls[act]()
+
+
 def test_what_filters_remember_is_kept_by_label() -> None:
     first, second = (FilterSet({"difficulty": by_difficulty(solved_in_a_row=1, solved_share=0)}) for _ in range(2))
     first.note([rollout(0.0, error="OSError: x"), *group(1.0, 1.0)])

@@ -17,7 +17,7 @@ from prl_train.orchestrator.groups import GroupRunner
 from prl_train.orchestrator.loop import Outcome
 from prl_train.orchestrator.sinks import SinkSet
 from prl_train.orchestrator.weights import WeightFollower
-from prl_train.run import DeadStateError, PeerError, RunFolder, StepBatch
+from prl_train.run import DeadStateError, PeerError, RunError, RunFolder, StepBatch
 from prl_train.run.metrics import read_metrics
 from prl_train.run.sinks import JsonlSink
 
@@ -159,6 +159,31 @@ async def test_batches_before_the_newest_checkpoint_are_removed_when_reported(tm
     folder.write_checkpoint_pointer(3, folder.checkpoints / "step_000003")
     await run(folder, fakes, until=5, steps=5)
     assert folder.batch_steps() == [2, 3, 4]
+
+
+async def test_rollouts_of_old_steps_are_removed_where_the_run_says_so(tmp_path: Path, fakes: Any) -> None:
+    """They are the one thing in a run folder that only grows."""
+    folder = RunFolder(tmp_path)
+    await run(folder, fakes, until=5, steps=5, keep_rollouts=2)
+    assert folder.rollout_steps() == [3, 4]
+    await run(RunFolder(tmp_path / "all"), fakes, until=3, steps=3)
+    assert RunFolder(tmp_path / "all").rollout_steps() == [0, 1, 2]
+
+
+async def test_tasks_that_cannot_be_had_stop_the_run_by_name(tmp_path: Path, fakes: Any) -> None:
+    """Also where a filter asks for the example before it is played."""
+    orchestrator = make(RunFolder(tmp_path), fakes, steps=2, filters=solved)
+
+    def example(index: int) -> Any:
+        raise FileNotFoundError(f"row {index} is gone")
+
+    orchestrator.runner.schedule.environments[0].environment.example = example
+    RunFolder(tmp_path).write_weights_pointer(0, tmp_path)
+    with pytest.raises(RunError) as caught:
+        await asyncio.wait_for(orchestrator.run(), 10)
+    assert "every rollout of 3 groups in a row failed" in caught.value.what
+    assert "FileNotFoundError: row 2 is gone" in caught.value.what
+    assert caught.value.where == "environment 'scripted', example 'scripted/2'"
 
 
 def solved() -> FilterSet:

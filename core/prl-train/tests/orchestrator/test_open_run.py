@@ -62,6 +62,22 @@ def test_a_run_may_go_on_with_other_devices_and_another_number_of_processes(tmp_
         attach_run(config(tmp_path / "run", trainer={"processes": 4, "seq_len": 64}))
 
 
+def test_what_an_error_says_to_change_may_change_on_a_resume(tmp_path: Path) -> None:
+    """`widen the filters`, `raise orchestrator.max_filtered_groups`: `--resume` must take what it asked for."""
+    attach_run(config(tmp_path / "run", filters=[{"name": "difficulty", "options": {"low": 0.2}}]))
+    limits = {"max_filtered_groups": 99, "max_failed_groups": 9, "dead_after": 20, "environment_seconds": 60.0}
+    orchestrator = {**limits, "rollout_seconds": 900.0, "keep_rollouts": 100}
+    attach_run(config(tmp_path / "run", filters=[], orchestrator=orchestrator))
+
+
+def test_a_run_goes_on_with_its_own_seed(tmp_path: Path) -> None:
+    """Another seed is another order of tasks: some would be trained on twice, others never."""
+    directory = str(tmp_path / "run")
+    attach_run(config(tmp_path / "run"))
+    with pytest.raises(ConfigError, match=r"these differ: run\.seed"):
+        attach_run(config(tmp_path / "run", run={"directory": directory, "seed": 7, "wait_seconds": 5.0}))
+
+
 def test_a_run_whose_engines_would_get_adapters_alone_is_refused(tmp_path: Path) -> None:
     adapters = config(tmp_path / "run", renderer="qwen3", trainer={"lora": {"publish": "adapter"}})
     with pytest.raises(ConfigError, match="load whole weights, not adapters"):

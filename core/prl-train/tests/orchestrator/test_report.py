@@ -85,6 +85,21 @@ def test_text_of_a_token_cannot_end_the_data(folder: RunFolder) -> None:
     assert view["blocks"] == [[0, 1, "template"], [1, 2, "user"], [2, 4, "assistant"]]
 
 
+def test_what_models_and_trainers_may_write_gives_a_page(folder: RunFolder) -> None:
+    """A line separator inside a text, half a surrogate pair, an infinite gradient: the page must come."""
+    strange = record(0.25, "strange")
+    strange["example_id"] = "a\u2028b\x85c"
+    strange["error"] = "KeyError: '\ud800'"
+    line = json.dumps({**strange, "error": None}, ensure_ascii=False) + "\n" + json.dumps(strange) + "\n"
+    write_text(folder.rollout_path(7), line)
+    append_metrics(folder.metrics, 8, {"reward": 0.8, "grad_norm": float("inf"), "loss": float("nan")})
+    page = write_report(folder, Words()).read_text()  # type: ignore[arg-type]
+    [inline] = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, re.S)
+    data = json.loads(inline)
+    assert [one["error"] for one in data["rollouts"][-2:]] == [None, "KeyError: '\ud800'"]
+    assert data["metrics"][-1] == {"step": 8, "reward": 0.8, "grad_norm": None, "loss": None}
+
+
 def test_rollouts_of_both_ends_and_of_different_rewards_are_shown(folder: RunFolder) -> None:
     shown = embedded(build_report(folder, Words(), rollouts=4))["rollouts"]  # type: ignore[arg-type]
     assert [(one["step"], one["reward"]) for one in shown] == [(0, 0.0), (0, 1.0), (7, 0.0), (7, 1.0)]

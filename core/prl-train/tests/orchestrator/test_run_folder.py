@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -108,6 +110,32 @@ def test_a_metrics_line_cut_by_a_crash_is_dropped_and_replaced(tmp_path: Path) -
     assert [row["step"] for row in read_metrics(path)] == [0]
     append_metrics(path, 1, {"reward": 0.75})
     assert read_metrics(path) == [{"step": 0, "reward": 0.5}, {"step": 1, "reward": 0.75}]
+
+
+@pytest.mark.parametrize("half", [0, 1, 4095, 4096, 4097, 9000])
+def test_a_half_row_of_any_length_is_cut_off(tmp_path: Path, half: int) -> None:
+    """The end of the file is searched backwards, block by block; a file of nothing else is emptied."""
+    path = tmp_path / "metrics.jsonl"
+    for rows in ([], [{"step": 0, "reward": 0.5}]):
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows) + "x" * half)
+        append_metrics(path, 1, {"reward": 0.75})
+        assert read_metrics(path) == [*rows, {"step": 1, "reward": 0.75}]
+
+
+def test_a_row_of_metrics_does_not_cost_more_the_longer_the_run(tmp_path: Path) -> None:
+    """A run of 100,000 steps would read 200 MB at each of them."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 0}\n' * 1_000_000)
+    began = time.process_time()
+    for step in range(50):
+        append_metrics(path, step, {"reward": 0.5})
+    assert time.process_time() - began < 0.25
+
+
+def test_a_run_killed_at_its_very_first_file_may_begin_again(tmp_path: Path) -> None:
+    (tmp_path / ".run.json.77.abcd.tmp").write_text("{")
+    RunFolder(tmp_path).claim()
+    assert RunFolder(tmp_path).is_run()
 
 
 def test_a_metric_named_step_does_not_overwrite_the_runs_step(tmp_path: Path) -> None:

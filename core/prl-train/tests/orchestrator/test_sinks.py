@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from rich.console import Console
 
 from prl.contracts import Sink
 from prl.types import Rollout
+from prl_train.orchestrator.sink_thread import ROLLOUTS
 from prl_train.orchestrator.sinks import SinkSet
+from prl_train.run import StorageError
 from prl_train.run.metrics import read_metrics
 from prl_train.run.sinks import ConsoleSink, JsonlSink
 
@@ -49,6 +53,74 @@ def test_a_failing_sink_is_named_switched_off_and_spares_the_others(
     assert sinks.failures == {"dashboard": "ConnectionError: no route to the dashboard"}
     assert "sink 'dashboard' failed and is switched off" in capsys.readouterr().err
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == 3
+
+
+class Hanging(Broken):
+    """Takes the first metrics and does not come back until the test lets it."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.steps: list[int] = []
+
+    def metrics(self, step: int, values: Mapping[str, float]) -> None:
+        self.gate.wait(30)
+        self.steps.append(step)
+
+
+def test_a_sink_that_hangs_holds_up_neither_the_run_nor_the_other_sinks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What waits for it is bounded, it is told once, and the run ends without it."""
+    hanging = Hanging()
+    sinks = SinkSet({"dashboard": hanging, "jsonl": JsonlSink()}, patience=0.05)
+    began = time.monotonic()
+    sinks.open(tmp_path, {})
+    for step in range(ROLLOUTS + 8):
+        sinks.metrics(step, {"reward": 0.5})
+        sinks.rollouts(step, [])
+    sinks.close()
+    assert time.monotonic() - began < 5.0
+    assert len(read_metrics(tmp_path / "metrics.jsonl")) == ROLLOUTS + 8
+    assert sinks.left_out == {"dashboard": 8}
+    told = capsys.readouterr().err.splitlines()
+    assert len(told) == 2, "once when it begins, once at the end"
+    assert "sink 'dashboard' does not keep up (4 records of rollouts wait); what it misses is left out" in told[0]
+    assert "sink 'dashboard' does not end and is left behind" in told[1]
+    hanging.gate.set()
+
+
+def test_a_slow_sink_gets_what_waits_in_order_before_the_run_ends(tmp_path: Path) -> None:
+    slow = Hanging()
+    sinks = SinkSet({"dashboard": slow}, patience=20.0)
+    sinks.open(tmp_path, {})
+    for step in range(50):
+        sinks.metrics(step, {"reward": 0.5})
+    slow.gate.set()
+    sinks.close()
+    assert (slow.steps, slow.calls, sinks.left_out) == (list(range(50)), 1, {})
+
+
+def test_a_sink_that_hangs_when_it_is_opened_does_not_keep_the_run_from_beginning(tmp_path: Path) -> None:
+    class Unreachable(Hanging):
+        def open(self, run_dir: Path, config: Mapping[str, Any]) -> None:
+            self.gate.wait(30)
+
+    sink = Unreachable()
+    sinks = SinkSet({"dashboard": sink}, patience=0.0)
+    began = time.monotonic()
+    sinks.open(tmp_path, {})
+    sinks.close()
+    assert time.monotonic() - began < 5.0
+    sink.gate.set()
+
+
+def test_what_the_runs_own_record_raises_ends_the_run(tmp_path: Path) -> None:
+    """A row of metrics.jsonl that is not written would be lost without a word."""
+    sinks = SinkSet({"jsonl": JsonlSink()})
+    sinks.open(tmp_path, {})
+    (tmp_path / "metrics.jsonl").mkdir()
+    with pytest.raises(StorageError, match=r"metrics\.jsonl cannot be written"):
+        sinks.metrics(0, {"reward": 0.5})
 
 
 def test_the_metrics_file_takes_each_step_once_also_over_a_resume(tmp_path: Path) -> None:

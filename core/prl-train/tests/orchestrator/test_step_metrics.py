@@ -105,6 +105,24 @@ def test_a_steps_figures_are_told_for_all_and_for_each_environment(fakes: Any) -
     assert "env/a/filters/picky/nothing" not in values
 
 
+def test_names_of_an_environments_metrics_hide_nothing(fakes: Any) -> None:
+    """Slashes and any letters are names too; one that is taken stands beside the run's own."""
+    own = {"reward": 9.0, "tools/bash": 2.0, "größe 大": 3.0}
+    groups = [make_group(fakes, [rollout(1.0, turn([1], [2]), metrics=own)])]
+    told = step_metrics(groups, PoolCounts(), step=1, seconds=1.0)
+    assert (told["env/a/reward"], told["env/a/own/reward"]) == (1.0, 9.0)
+    assert (told["env/a/tools/bash"], told["env/a/größe 大"]) == (2.0, 3.0)
+
+
+def test_anything_that_a_model_says_can_be_logged(fakes: Any) -> None:
+    r"""A tool call with "\ud800" in its arguments is valid JSON, and half a surrogate pair that UTF-8 cannot write."""
+    said = ({"role": "user", "content": "größe\u2028"}, {"role": "assistant", "content": "\ud800"})
+    lines = rollout_lines([make_group(fakes, [rollout(1.0, turn([1], [2]), messages=said)])], None)
+    assert json.loads(lines.encode())["messages"] == list(said)
+    plain = rollout_lines([make_group(fakes, [rollout(1.0, turn([1], [2]), messages=said[:1])])], None)
+    assert "größe" in plain
+
+
 def test_a_prompt_that_two_samples_could_take_is_counted(fakes: Any) -> None:
     # The second turn rewrites history, the third could extend either sample: the longest is taken, and that is told.
     ambiguous = rollout(1.0, turn([1], [2]), turn([1], [2, 3]), turn([1, 2, 3, 4], [5]))

@@ -64,10 +64,13 @@ def test_an_executor_that_nobody_offers_is_named() -> None:
 
 
 def test_options_of_a_filter_are_checked_before_the_run_begins() -> None:
-    with pytest.raises(ConfigError, match="unknown key 'hgih'"):
-        check(filters=[{"name": "difficulty", "options": {"hgih": 1}}])
-    with pytest.raises(PluginError, match="no filter is named 'dificulty'"):
-        check(filters=[{"name": "dificulty"}])
+    good = {"name": "length", "options": {"truncated": True}}
+    with pytest.raises(ConfigError, match="unknown key 'hgih'") as caught:
+        check(filters=[good, {"name": "difficulty", "options": {"hgih": 1}}])
+    assert caught.value.where == "[[filters]] number 2, options"
+    with pytest.raises(PluginError, match="no filter is named 'dificulty'") as missing:
+        check(filters=[good, {"name": "dificulty"}])
+    assert missing.value.where == "[[filters]] number 2"
 
 
 def test_evaluations_have_names_of_their_own_and_environments_that_exist() -> None:
@@ -77,6 +80,9 @@ def test_evaluations_have_names_of_their_own_and_environments_that_exist() -> No
         check(evaluations=[exam, exam])
     with pytest.raises(PluginError, match="no environment is named 'reverse'"):
         check(evaluations=[{**exam, "environment": "reverse"}])
+    with pytest.raises(ConfigError, match="unknown key 'wrods'") as caught:
+        check(evaluations=[exam, {**exam, "name": "exam-2", "options": {"wrods": 1}}])
+    assert caught.value.where == "[[evaluations]] number 2, options"
 
 
 def test_an_agent_needs_a_client_mode_that_renders(tmp_path: Path) -> None:

@@ -149,12 +149,19 @@ async def test_a_cut_answer_is_not_learned_to_its_stop_token(
         ({"no": 1}, MalformedResponseError, "choices"),
         ("refused", EngineError, "content_filter"),
         ("silent", MalformedResponseError, "said nothing"),
+        ("legacy", MalformedResponseError, "replaced by tool_calls"),
+        ("typed", MalformedResponseError, "not a chat completion"),
     ],
 )
 async def test_an_answer_that_is_none_is_an_error_and_the_session_can_go_on(
     teacher: Any, stranger: Any, answers: Any, answer: Any, kind: type[Exception], message: str
 ) -> None:
-    made = {"refused": answers.said("no", finish="content_filter"), "silent": answers.said("")}
+    made = {
+        "refused": answers.said("no", finish="content_filter"),
+        "silent": answers.said(""),
+        "legacy": answers.said("Let me see.", function_call={"name": "find", "arguments": "{}"}),
+        "typed": answers.said("Let me see.", tool_calls=["find"]),
+    }
     stranger.answers = [made.get(answer, answer) if isinstance(answer, str) else answer, answers.said("ok")]
     session = teacher().session(model="m")
     with pytest.raises(kind, match=message):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prl.types import Message, RenderError
-from prl_train.data.written import WrittenTurn, without_stop, written_turn
+from prl_train.data.written import WrittenTurn, behind_prompt, without_stop, written_turn
 
 HI: Message = {"role": "user", "content": "Hi"}
 
@@ -49,6 +49,20 @@ def test_text_that_merges_with_the_prompts_end_is_encoded_as_a_sampler_would_beg
     assert turn.mask == [True] * len(turn.completion)
 
 
+def test_every_token_of_a_text_that_merged_with_the_prompts_end_is_the_models(tokenizer: Any) -> None:
+    """One token of the render straddles the border; what it becomes is said in several tokens, all of them sampled."""
+    data, newline = tokenizer.token_bytes, tokenizer.encode_ordinary("\n")
+    merged = next(n for n, text in enumerate(data) if text.startswith(b"\n") and len(text) > 1)
+    rest = data[merged][1:]
+    fresh = tokenizer.encode_ordinary(rest.decode())
+    found = behind_prompt(tokenizer, newline, [merged, newline[0]], [False, True], "plain")
+    assert found == (
+        tokenizer.encode_ordinary(rest.decode() + "\n"),
+        [True] * len(tokenizer.encode_ordinary(rest.decode() + "\n")),
+    )
+    assert behind_prompt(tokenizer, newline, [merged], [False], "plain") == (fresh, [False] * len(fresh))
+
+
 def test_a_marker_that_is_only_text_stays_text(tokenizer: Any) -> None:
     """A teacher that explains chat formats must not end the student's turn in the middle of a sentence."""
     renderer = _Plain(tokenizer)
@@ -82,6 +96,9 @@ class _Plain:
     def __init__(self, tokenizer: Any, opening: str = "") -> None:
         self._tokenizer = tokenizer
         self._opening = opening
+
+    def get_stop_token_ids(self) -> list[int]:
+        return [self._tokenizer.token_id("<|im_end|>")]
 
     def render(self, messages: Any, *, tools: Any = None) -> Any:
         from prl.types import Kind, RenderedTokens, Span

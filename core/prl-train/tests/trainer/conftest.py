@@ -7,30 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from fixtures.tiny_vision import TEXT_CONTROLS as CONTROL
 
 from prl_train.attention.binding import BoundKernel, bind
 from prl_train.attention.sdpa import sdpa
 from prl_train.models import create_tiny_qwen3, train_small_tokenizer
 from prl_train.trainer import Trainer, TrainerConfig
 
-CONTROL = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<think>",
-    "</think>",
-    "<tool_call>",
-    "</tool_call>",
-    "<tool_response>",
-    "</tool_response>",
-)
 TEXT = "<|im_start|>user\nguess a number from 1 to 3<|im_end|>\n<|im_start|>assistant\nmy guess is 2<|im_end|>\n"
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")

@@ -182,3 +182,22 @@ def test_packing_loses_and_mixes_nothing(lengths: list[int], seq_len: int, padde
             assert row.loss_mask[start:end] == [False] + [True] * (end - start - 1)
         assert not any(row.loss_mask[row.cu_seqlens[-1] :])
     assert sorted(documents) == sorted(list(s.completion_ids) for s in samples)
+
+
+@pytest.mark.parametrize(
+    ("place", "told"), [(3, "token 3, the first of a sample, is a target"), (5, "a token of the padding is a target")]
+)
+def test_a_target_that_nothing_predicts_is_refused(place: int, told: str) -> None:
+    """It would be scored behind the last token of another sample, or of the row."""
+    batch = pack_supervised([SftSample([1, 2, 3], [True] * 3), SftSample([4, 5], [True] * 2)], pad_to=6)
+    check_row(batch)
+    wrong = replace(batch, loss_mask=[flag or index == place for index, flag in enumerate(batch.loss_mask)])
+    with pytest.raises(AlignmentError, match=told) as caught:
+        check_row(wrong)
+    assert (caught.value.where, bool(caught.value.next_step)) == ("loss_mask of a packed row", True)
+
+
+def test_an_empty_supervised_sample_takes_no_others_target() -> None:
+    batch = pack_supervised([SftSample([1, 2], [True] * 2), SftSample([], []), SftSample([3, 4], [True] * 2)])
+    assert (batch.cu_seqlens, batch.loss_mask) == ([0, 2, 2, 4], [False, True, False, True])
+    assert pack_supervised([SftSample([1, 2], [True] * 2), SftSample([], [])]).loss_mask == [False, True]

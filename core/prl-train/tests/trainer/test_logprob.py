@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixtures.small_models import TWO_HEADS
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForCausalLM
@@ -122,16 +123,7 @@ def test_under_autocast_the_products_run_in_its_dtype_and_weights_keep_theirs() 
 
 # --- heads of real models ----------------------------------------------------------------------------------------
 
-SIZES = {
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "vocab_size": 131,
-    "max_position_embeddings": 64,
-}
+SIZES = TWO_HEADS | {"vocab_size": 131}
 
 
 def model_of(kind: str, **changes: Any) -> Any:

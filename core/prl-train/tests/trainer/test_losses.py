@@ -356,6 +356,29 @@ def test_a_missing_stream_is_refused_with_the_way_out() -> None:
     assert "teacher engine" in caught.value.next_step
 
 
+@pytest.mark.parametrize("stream", ["advantages", "temperatures", "inference_logprobs"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_value_that_is_no_number_is_told_by_stream_and_token(stream: str, value: float) -> None:
+    """The loss of the whole step would be nan, and nothing would say which rollout brought it."""
+    loss, good = resolve_loss(LossConfig()), batch()
+    place = good.loss_mask.index(True)
+    values = list(getattr(good, stream))
+    values[place] = value
+    with pytest.raises(TrainingError, match=f"{stream} is {value} at a target") as caught:
+        check_streams(loss, [good, replace(good, **{stream: values})])
+    assert caught.value.where == f"token {place} of a packed row"
+    other = [
+        math.nan if not wanted else kept for kept, wanted in zip(getattr(good, stream), good.loss_mask, strict=True)
+    ]
+    check_streams(loss, [replace(good, **{stream: other})])  # what no target reads may be anything
+
+
+def test_a_temperature_below_zero_is_refused() -> None:
+    good = batch()
+    with pytest.raises(TrainingError, match=r"temperatures is -0.5 at a target"):
+        check_streams(resolve_loss(LossConfig()), [replace(good, temperatures=[-0.5] * len(good.temperatures))])
+
+
 def test_options_stand_beside_the_name_or_in_their_own_table() -> None:
     """The keys of the first releases keep their meaning."""
     old = resolve_loss(LossConfig.model_validate({"drop_above": 0.5}))

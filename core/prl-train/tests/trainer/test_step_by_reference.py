@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from fixtures.samples import random_samples
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -22,23 +22,14 @@ LR, CLIP = 1e-3, 0.05
 
 
 def samples() -> list[TrainingSample]:
-    chance = random.Random(11)
-    made = []
-    for number in range(6):
-        prompt, completion = chance.randint(1, 6), chance.randint(2, 9)
-        made.append(
-            TrainingSample(
-                prompt_ids=[chance.randrange(300) for _ in range(prompt)],
-                completion_ids=[chance.randrange(300) for _ in range(completion)],
-                completion_mask=[True] + [chance.random() < 0.7 for _ in range(completion - 1)],
-                completion_logprobs=[-chance.uniform(5.0, 6.5) for _ in range(completion)],
-                teacher_logprobs=[-chance.uniform(4.0, 8.0) for _ in range(prompt + completion)],
-                temperatures=[chance.choice([0.7, 1.0, 1.3]) for _ in range(completion)],
-                advantage=chance.choice([-1.0, -0.5, 0.5, 1.0]),
-                trajectory_id=str(number),
-            )
-        )
-    return made
+    return random_samples(
+        6,
+        11,
+        lambda chance, n: [chance.choice([0.7, 1.0, 1.3]) for _ in range(n)],
+        lengths=(2, 9),
+        surprise=(5.0, 6.5),
+        teacher=(4.0, 8.0),
+    )
 
 
 Term = Callable[[Tensor, Tensor, Tensor, float], Tensor]

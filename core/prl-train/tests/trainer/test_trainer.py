@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from fixtures.samples import random_samples
 from torch import Tensor
 from transformers import AutoModelForCausalLM
 
@@ -27,22 +27,7 @@ Make = Callable[..., Trainer]
 
 def samples(count: int, seed: int = 0, *, temperature: float = 1.0) -> list[TrainingSample]:
     """Return random samples of mixed lengths with masks, advantages and log-probabilities."""
-    chance = random.Random(seed)
-    made = []
-    for number in range(count):
-        prompt, completion = chance.randint(1, 6), chance.randint(1, 9)
-        made.append(
-            TrainingSample(
-                prompt_ids=[chance.randrange(300) for _ in range(prompt)],
-                completion_ids=[chance.randrange(300) for _ in range(completion)],
-                completion_mask=[True] + [chance.random() < 0.7 for _ in range(completion - 1)],
-                completion_logprobs=[-chance.uniform(3.0, 8.0) for _ in range(completion)],
-                temperatures=[temperature] * completion,
-                advantage=chance.choice([-1.0, -0.5, 0.5, 1.0]),
-                trajectory_id=str(number),
-            )
-        )
-    return made
+    return random_samples(count, seed, lambda _, n: [temperature] * n)
 
 
 def targets(trainer: Trainer, batch: MicroBatch, kernel: BoundKernel) -> Tensor:
@@ -193,8 +178,9 @@ def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(make_trainer:
     trainer = make_trainer()
     before = [p.clone() for p in trainer.model.parameters()]
     (row,) = pack(samples(2), 64)
-    with pytest.raises(TrainingError, match="the loss is"):
-        trainer.step([replace(row, inference_logprobs=[float("inf")] * len(row.input_ids))])
+    for value, told in ((float("inf"), "inference_logprobs is inf"), (-1e30, "the loss is inf")):
+        with pytest.raises(TrainingError, match=told):
+            trainer.step([replace(row, inference_logprobs=[value] * len(row.input_ids))])
     assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
     assert trainer.step(pack(samples(2), 64))["step"] == 1.0
 

@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
-from transformers import AutoModelForImageTextToText, Qwen3VLConfig, Qwen3VLForConditionalGeneration
+from fixtures.small_models import small_qwen3_vl
+from torch import Tensor
+from transformers import AutoModelForImageTextToText, Qwen3VLForConditionalGeneration
 
 from prl.types import AlignmentError, ConfigError, MicroBatch, TrainingSample
 from prl_train.attention.binding import BoundKernel
@@ -29,45 +30,8 @@ CPU = torch.device("cpu")
 @pytest.fixture(scope="module")
 def vision_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(5)
-    config = Qwen3VLConfig(
-        text_config={
-            "hidden_size": 32,
-            "intermediate_size": 48,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "head_dim": 16,
-            "vocab_size": 200,
-            "max_position_embeddings": 256,
-            "rope_parameters": {
-                "rope_type": "default",
-                "mrope_section": [4, 2, 2],
-                "mrope_interleaved": True,
-                "rope_theta": 10000.0,
-            },
-        },
-        vision_config={
-            "depth": 2,
-            "hidden_size": 16,
-            "intermediate_size": 24,
-            "num_heads": 2,
-            "patch_size": 4,
-            "temporal_patch_size": 2,
-            "spatial_merge_size": 2,
-            "out_hidden_size": 32,
-            "num_position_embeddings": 16,
-            "deepstack_visual_indexes": [0],
-        },
-        image_token_id=IMAGE,
-        video_token_id=VIDEO,
-        vision_start_token_id=START,
-        vision_end_token_id=END,
-    )
-    model = Qwen3VLForConditionalGeneration(config)
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.2)
     directory = tmp_path_factory.mktemp("vision") / "model"
-    model.save_pretrained(directory)
+    small_qwen3_vl(vocabulary=200, image=IMAGE, std=0.2).save_pretrained(directory)
     (directory / "preprocessor_config.json").write_text('{"patch_size": 4}')
     return directory
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from prl.types import PluginError
 
-from .signatures import EMPTY, parameters_of
+from .signatures import EMPTY, nameless_of, parameters_of
 
 SPELLINGS: Mapping[str, tuple[str, ...]] = {
     "scale": ("softmax_scale",),
@@ -77,6 +77,12 @@ class Bound:
         parameters = parameters_of(function)
         if not parameters:
             raise self._error("does not tell its parameters", "install a released version of the library")
+        nameless = nameless_of(function)
+        if nameless:
+            raise self._error(
+                f"takes {', '.join(map(repr, nameless))} by place alone, and this adapter names what it passes",
+                "update prl-attention-flash, or install a version of the library that it knows",
+            )
         self._names = {ours: self._spelling(ours, parameters) for ours in needed if ours != "window"}
         self._names |= {ours: name for ours in optional if (name := _first(ours, parameters)) is not None}
         self._infinite, self._window = self._read_window(parameters)
@@ -100,18 +106,18 @@ class Bound:
         `window` is (left, right) with -1 for infinite. Optional arguments that the function does not take are left out.
         """
         named = {self._names[ours]: value for ours, value in arguments.items() if ours in self._names}
-        sides = tuple(self._infinite if side < 0 else side for side in window)
+        sides = tuple(word if side < 0 else side for side, word in zip(window, self._infinite, strict=True))
         windows = dict(zip(self._window, sides, strict=True)) if len(self._window) == 2 else {self._window[0]: sides}
         return self._function(**{**self._fixed, **named, **windows})
 
-    def _read_window(self, parameters: Mapping[str, Any]) -> tuple[int | None, tuple[str, ...]]:
-        """Return the library's word for infinite, which its own default is, and the names of the window."""
+    def _read_window(self, parameters: Mapping[str, Any]) -> tuple[tuple[int | None, ...], tuple[str, ...]]:
+        """Return the library's words for infinite, left and right, and the names of the window."""
         if all(name in parameters for name in WINDOW_PAIR):
-            default = parameters[WINDOW_PAIR[0]]
-            return (-1 if default is EMPTY else default), WINDOW_PAIR
+            return tuple(_infinite(parameters[name]) for name in WINDOW_PAIR), WINDOW_PAIR
         if WINDOW_TUPLE in parameters:
             default = parameters[WINDOW_TUPLE]
-            return (-1 if default is EMPTY or default is None else default[0]), (WINDOW_TUPLE,)
+            is_pair = isinstance(default, tuple | list) and len(default) == 2
+            return tuple(map(_infinite, default)) if is_pair else (-1, -1), (WINDOW_TUPLE,)
         raise self._missing("window", (WINDOW_TUPLE, " with ".join(WINDOW_PAIR)), parameters)
 
     def _spelling(self, ours: str, parameters: Mapping[str, Any]) -> str:
@@ -128,6 +134,11 @@ class Bound:
 
     def _error(self, what: str, next_step: str) -> PluginError:
         return PluginError(f"the library's function {what}", where=self._place, next_step=next_step)
+
+
+def _infinite(default: Any) -> int | None:
+    """Return the word for infinite: None where the function's own default is, else -1 (a default of 0 is a window)."""
+    return None if default is None else -1
 
 
 def _first(ours: str, parameters: Collection[str]) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prl.contracts import Varlen
+from prl.contracts import Scoring, Varlen
 from prl.testing.checks.attention_oracle import plain_attention
 from prl.types import PluginError
 
@@ -83,11 +83,11 @@ def _compare(passes: FlashPasses, window: tuple[int, int]) -> float:
     """Return the largest difference from float32 attention, of values and gradients."""
     lengths = (300, 1, 211)
     (q, k, v, dout), varlen = _inputs(lengths)
-    scale = _HEAD_SIZE**-0.5
-    out, lse = passes.forward(q, k, v, varlen, causal=True, window=window, scale=scale)
-    mine = [out, *passes.backward(dout, q, k, v, out, lse, varlen, causal=True, window=window, scale=scale)[:3]]
+    scoring = Scoring.of(_HEAD_SIZE, window=window)
+    out, lse = passes.forward(q, k, v, varlen, scoring)
+    mine = [out, *passes.backward(dout, q, k, v, out, lse, varlen, scoring)[:3]]
     leaves = [x.float().requires_grad_(True) for x in (q, k, v)]
-    wanted, _ = plain_attention(leaves[0], leaves[1], leaves[2], lengths, causal=True, window=window, scale=scale)
+    wanted, _ = plain_attention(leaves[0], leaves[1], leaves[2], scoring, lengths)
     theirs = [wanted, *torch.autograd.grad((wanted * dout.float()).sum(), leaves)]
     return max(_difference(a, b) for a, b in zip(mine, theirs, strict=True))
 
@@ -101,17 +101,17 @@ def _difference(mine: Tensor, wanted: Tensor) -> float:
 def _time(passes: FlashPasses, window: tuple[int, int], tokens: int, repeats: int = 20) -> tuple[float, float]:
     """Return milliseconds of a forward and of a backward pass over a row of eight documents."""
     (q, k, v, dout), varlen = _inputs([max(1, tokens // 8)] * 8)
-    options: dict[str, Any] = {"causal": True, "window": window, "scale": _HEAD_SIZE**-0.5}
-    out, lse = passes.forward(q, k, v, varlen, **options)
-    passes.backward(dout, q, k, v, out, lse, varlen, **options)
+    scoring = Scoring.of(_HEAD_SIZE, window=window)
+    out, lse = passes.forward(q, k, v, varlen, scoring)
+    passes.backward(dout, q, k, v, out, lse, varlen, scoring)
     cuda: Any = torch.cuda
     marks = [cuda.Event(enable_timing=True) for _ in range(3)]
     marks[0].record()
     for _ in range(repeats):
-        passes.forward(q, k, v, varlen, **options)
+        passes.forward(q, k, v, varlen, scoring)
     marks[1].record()
     for _ in range(repeats):
-        passes.backward(dout, q, k, v, out, lse, varlen, **options)
+        passes.backward(dout, q, k, v, out, lse, varlen, scoring)
     marks[2].record()
     torch.cuda.synchronize()
     return marks[0].elapsed_time(marks[1]) / repeats, marks[1].elapsed_time(marks[2]) / repeats

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from prl.contracts import Varlen
+from prl.contracts import Scoring, Varlen
 from prl.types import ConfigError, PluginError
 
 from .binder import Bound
@@ -32,31 +32,17 @@ class FlashPasses:
             module, backward, (*_BOTH, "dout", "out", "lse", "dq", "dk", "dv"), ("softcap", "deterministic")
         )
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, varlen: Varlen, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return out [Tq, Hq, D] and lse, float32 [Hq, Tq]; raise `ConfigError` for what the library has not."""
-        self._refuse(sinks, softcap)
+        self._refuse(scoring)
         result = self._forward(
             **_tensors(q=q, k=k, v=v),
             **_borders(varlen),
-            **({"softcap": softcap} if softcap else {}),
-            scale=scale,
-            causal=causal,
-            window=_window(causal, window),
+            **_asked(scoring),
+            window=_window(scoring),
             wants_lse=True,
         )
-        out, lse = result[0], self._checked(result[1], q)
+        out, lse = self._checked(result, q, v)
         # A query without keys: +inf in FlashAttention 2, -inf in the contract.
         return out, lse.masked_fill(lse.isinf(), -torch.inf)
 
@@ -69,15 +55,10 @@ class FlashPasses:
         out: Tensor,
         lse: Tensor,
         varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
+        scoring: Scoring,
     ) -> tuple[Tensor, Tensor, Tensor, None]:
         """Return the gradients of q, k and v; raise `ConfigError` for what the library has not."""
-        self._refuse(sinks, softcap)
+        self._refuse(scoring)
         # Only what is passed is read back: what the functions return differs from version to version.
         grads = {
             name: torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -87,12 +68,10 @@ class FlashPasses:
             **_tensors(dout=dout, q=q, k=k, v=v, out=out),
             **_borders(varlen),
             **grads,
-            **({"softcap": softcap} if softcap else {}),
+            **_asked(scoring),
+            window=_window(scoring),
             # exp(score - inf) is 0 in every version; exp(-inf + inf) is not a number.
             lse=lse.masked_fill(lse == -torch.inf, torch.inf).contiguous(),
-            scale=scale,
-            causal=causal,
-            window=_window(causal, window),
             deterministic=torch.are_deterministic_algorithms_enabled(),
         )
         return grads["dq"], grads["dk"], grads["dv"], None
@@ -107,8 +86,8 @@ class FlashPasses:
             )
         return Bound(function, needed, optional, place=f"{module.__name__}.{name}", version=self._version)
 
-    def _refuse(self, sinks: Tensor | None, softcap: float) -> None:
-        lacks = {"sinks": sinks is not None, "softcap": bool(softcap) and not self._has_cap()}
+    def _refuse(self, scoring: Scoring) -> None:
+        lacks = {"sinks": scoring.sinks is not None, "softcap": bool(scoring.softcap) and not self._has_cap()}
         for feature, is_asked in lacks.items():
             if is_asked:
                 raise ConfigError(
@@ -120,17 +99,23 @@ class FlashPasses:
     def _has_cap(self) -> bool:
         return self._forward.has("softcap") and self._backward.has("softcap")
 
-    def _checked(self, lse: Any, q: Tensor) -> Tensor:
-        """Return the log-sum-exp; raise where another version put something else in its place."""
-        wanted = (q.shape[1], q.shape[0])
-        found = tuple(lse.shape) if isinstance(lse, Tensor) else lse
-        if not isinstance(lse, Tensor) or found != wanted or lse.dtype != torch.float32:
-            raise PluginError(
-                f"the attention kernel {self._name!r} got {found} for the log-sum-exp, and not float32 {wanted}",
-                where=f"{self._place}, version {self._version}",
-                next_step="install a newer version of the library; FlashAttention 2 returns it so from 2.7 on",
-            )
-        return lse
+    def _checked(self, result: Any, q: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return output and log-sum-exp; raise where another version put something else in their place."""
+        given = tuple(result) if isinstance(result, tuple | list) else (result,)
+        out, lse = (*given, None, None)[:2]
+        self._check(out, "the output", (*q.shape[:2], v.shape[2]), q.dtype)
+        self._check(lse, "the log-sum-exp", (q.shape[1], q.shape[0]), torch.float32)
+        return out, lse
+
+    def _check(self, found: Any, what: str, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        if isinstance(found, Tensor) and found.shape == shape and found.dtype == dtype:
+            return
+        told = f"{str(found.dtype)[6:]} {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise PluginError(
+            f"the attention kernel {self._name!r} got {told} for {what}, and not {str(dtype)[6:]} {shape}",
+            where=f"{self._place}, version {self._version}",
+            next_step="install a newer version of the library; FlashAttention 2 returns it so from 2.7 on",
+        )
 
 
 def _tensors(**named: Tensor) -> dict[str, Tensor]:
@@ -147,6 +132,11 @@ def _borders(varlen: Varlen) -> dict[str, Any]:
     }
 
 
-def _window(causal: bool, window: tuple[int, int]) -> tuple[int, int]:
+def _asked(scoring: Scoring) -> dict[str, Any]:
+    said = {"scale": scoring.scale, "causal": scoring.causal}
+    return {**said, "softcap": scoring.softcap} if scoring.softcap else said
+
+
+def _window(scoring: Scoring) -> tuple[int, int]:
     """Return the window; beside a finite left side, causal is said as the right side too."""
-    return (window[0], 0) if causal and window[0] >= 0 else ((-1, -1) if causal else window)
+    return (-1, -1) if scoring.causal and scoring.window[0] < 0 else scoring.sides

@@ -28,6 +28,15 @@ def parameters_of(function: Callable[..., Any]) -> dict[str, Any]:
     return _of_python(function)
 
 
+def nameless_of(function: Callable[..., Any]) -> list[str]:
+    """Return the parameters that a function takes by their place alone, never by name."""
+    try:
+        parameters = inspect.signature(getattr(function, "_init_fn", function)).parameters
+    except (TypeError, ValueError):
+        return []
+    return [name for name, one in parameters.items() if one.kind is inspect.Parameter.POSITIONAL_ONLY]
+
+
 def _of_python(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         signature = inspect.signature(function)

@@ -6,12 +6,20 @@ import asyncio
 import itertools
 import random
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from prl.types import EngineUnavailableError, GenerateRequest, GenerateResponse
+from prl.types import (
+    EngineUnavailableError,
+    GenerateRequest,
+    GenerateResponse,
+    Seats,
+    WeightManifest,
+    WeightTransfer,
+)
 
 from .chat import ChatService
 from .errors import InvalidFieldsError
@@ -96,6 +104,18 @@ class LocalEngine:
             raise InvalidFieldsError.of(error, "load_weights") from error
         return await core.load_weights(directory, version)
 
+    async def offer_weights(self, manifest: WeightManifest) -> Seats:
+        """Check that these tensors fit, and remember them for `receive_weights`; raise `WeightLoadError` otherwise."""
+        return await asyncio.to_thread(self.core.intake.offer, manifest)
+
+    async def receive_weights(self, transfer: WeightTransfer) -> int:
+        """Receive the offered tensors while requests run, then load them once these have ended; return the version.
+
+        Raise `WeightTransferError` where they do not arrive, `WeightLoadError` where their values are refused; the old
+        weights keep serving.
+        """
+        return await self.core.receive_weights(transfer)
+
     def models(self) -> list[dict[str, Any]]:
         """Return the one served model, in the shape of `GET /v1/models`."""
         core = self.core
@@ -116,6 +136,7 @@ class _Core:
     def __init__(self, options: LocalEngineOptions) -> None:
         import torch
 
+        from .intake import Intake
         from .loading import context_length, load_model
         from .runner import ModelRunner
         from .scheduler import Scheduler
@@ -132,6 +153,7 @@ class _Core:
         self._order = itertools.count()
         self._seeds = random.Random(options.seed)
         self._loading = threading.Lock()
+        self.intake = Intake(self.model)
 
     def _submit(self, request: GenerateRequest) -> Future[GenerateResponse]:
         from .sequence import Job
@@ -147,14 +169,19 @@ class _Core:
         return job.future
 
     async def load_weights(self, directory: str, version: int) -> int:
-        from .weights import apply_weights, read_weights
+        from .weights import read_weights
 
-        def load() -> int:
-            with self._loading:  # two loads at once finish in the order they began
-                weights = read_weights(self.model, directory)
-                return self.scheduler.load(lambda: apply_weights(self.model, weights), version).result()
+        return await asyncio.to_thread(self._load, lambda: read_weights(self.model, directory), version)
 
-        return await asyncio.to_thread(load)
+    async def receive_weights(self, transfer: WeightTransfer) -> int:
+        return await asyncio.to_thread(self._load, lambda: self.intake.receive(transfer), transfer.version)
+
+    def _load(self, read: Callable[[], dict[str, Any]], version: int) -> int:
+        from .weights import apply_weights
+
+        with self._loading:  # two loads at once finish in the order they began
+            weights = read()
+            return self.scheduler.load(lambda: apply_weights(self.model, weights), version).result()
 
 
 def _checked(model: type[Body], body: dict[str, Any]) -> Body:
@@ -199,6 +226,14 @@ class LocalEngineClient:
     async def load_weights(self, directory: str, version: int) -> None:
         """Load a published directory between requests."""
         await self._engine.load_weights(directory, version)
+
+    async def offer_weights(self, manifest: WeightManifest) -> Seats:
+        """Check that these tensors fit the served model; it has one seat."""
+        return await self._engine.offer_weights(manifest)
+
+    async def receive_weights(self, transfer: WeightTransfer) -> None:
+        """Receive the offered tensors, and load them between requests."""
+        await self._engine.receive_weights(transfer)
 
     async def close(self) -> None:
         """Release nothing: the engine belongs to whoever started it."""

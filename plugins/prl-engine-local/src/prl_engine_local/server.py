@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ValidationError
 
+from prl.transfer import OfferAnswer, OfferBody, TransferBody
 from prl.types import (
     ConfigError,
     EngineUnavailableError,
@@ -22,6 +23,7 @@ from prl.types import (
     PromptTooLongError,
     RenderError,
     RequestAbortedError,
+    WeightTransferError,
 )
 
 from .engine import LocalEngine
@@ -49,6 +51,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     500: {"model": ErrorAnswer, "description": "The engine's computation failed."},
     503: {"model": ErrorAnswer, "description": "The engine is not ready."},
 }
+NOT_ARRIVED: dict[int | str, dict[str, Any]] = {
+    409: {"model": ErrorAnswer, "description": "Weights did not arrive; those from before serve on."},
+}
 Body = TypeVar("Body", bound=BaseModel)
 Result = TypeVar("Result")
 
@@ -65,6 +70,7 @@ STATUS: dict[type, int] = {
     MalformedRequestError: 400,
     PromptTooLongError: 400,
     WeightLoadError: 400,
+    WeightTransferError: 409,
     RenderError: 400,
     UnknownModelError: 404,
     RequestAbortedError: 503,
@@ -110,8 +116,24 @@ def create_app(engine: LocalEngine) -> FastAPI:
         version = await engine.load_weights(body.directory, body.version)
         return _json({"status": "ok", "weight_version": version})
 
+    _add_transfer_routes(app, engine)
     _add_status_routes(app, engine)
     return app
+
+
+def _add_transfer_routes(app: FastAPI, engine: LocalEngine) -> None:
+    @app.post("/v1/weights/offer", **_described(OfferBody, OfferAnswer))
+    async def offer(request: Request) -> Response:
+        """Check that tensors fit the served model, before a trainer sends them; say who would receive them."""
+        body = _parse(OfferBody, await request.body())
+        return _json(OfferAnswer.of(await engine.offer_weights(body.manifest())).model_dump())
+
+    @app.post("/v1/weights/receive", **_described(TransferBody, WeightsAnswer, NOT_ARRIVED))
+    async def receive(request: Request) -> Response:
+        """Receive the offered tensors from a trainer's process, and load them once running requests have ended."""
+        body = _parse(TransferBody, await request.body())
+        version = await engine.receive_weights(body.transfer())
+        return _json({"status": "ok", "weight_version": version})
 
 
 def _add_status_routes(app: FastAPI, engine: LocalEngine) -> None:
@@ -246,11 +268,13 @@ async def _error_response(request: Request, error: Exception) -> Response:
     return _json({"error": detail}, status)
 
 
-def _described(body: type[BaseModel], answer: type[BaseModel]) -> dict[str, Any]:
+def _described(
+    body: type[BaseModel], answer: type[BaseModel], errors: dict[int | str, dict[str, Any]] | None = None
+) -> dict[str, Any]:
     """Describe a route for the OpenAPI document: bodies are read and written as bytes, so FastAPI cannot infer them."""
     content = {"application/json": {"schema": body.model_json_schema()}}
     return {
         "response_model": None,
-        "responses": {200: {"model": answer}, **ERRORS},
+        "responses": {200: {"model": answer}, **ERRORS, **(errors or {})},
         "openapi_extra": {"requestBody": {"required": True, "content": content}},
     }

@@ -6,7 +6,7 @@ Light enough for the front end (which checks values) and the workers (which chec
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ def stream(directory: str) -> Iterator[tuple[str, Any]]:
                 yield name, tensors.get_tensor(name)
 
 
-def check_fits(shapes: Shapes, expected: Mapping[str, tuple[int, ...]], directory: str, *, tied: bool) -> None:
+def check_fits(shapes: Shapes, expected: Mapping[str, tuple[int, ...]], where: str, *, tied: bool) -> None:
     """Raise `WeightLoadError` unless names and shapes are those of the served checkpoint.
 
     With `tied`, the output head may be given or left out on either side: it is the embedding.
@@ -54,37 +54,47 @@ def check_fits(shapes: Shapes, expected: Mapping[str, tuple[int, ...]], director
     if embedding is not None:
         wanted |= dict.fromkeys(heads, expected[embedding])
     if unknown := sorted(shapes.keys() - wanted.keys()):
-        raise problem(f"the model has no {_some(unknown)}", directory)
+        raise refused(f"the model has no {_some(unknown)}", where)
     if missing := sorted(wanted.keys() - shapes.keys() - heads):
-        raise problem(f"it lacks {_some(missing)}", directory)
+        raise refused(f"it lacks {_some(missing)}", where)
     for name, shape in shapes.items():
         if shape != tuple(wanted[name]):
-            raise problem(f"{name!r} has shape {list(shape)}, the model's is {list(wanted[name])}", directory)
+            raise refused(f"{name!r} has shape {list(shape)}, the model's is {list(wanted[name])}", where)
 
 
 def check_values(directory: str, *, tied: bool) -> None:
+    """Raise `WeightLoadError` where values of the directory's tensors are wrong; see `check_tensors`."""
+    check_tensors(stream(directory), f"directory {directory!r}", tied=tied)
+
+
+def check_tensors(tensors: Iterable[tuple[str, Any]], where: str, *, tied: bool) -> None:
     """Raise `WeightLoadError` for values that are not finite, and for a tied head that differs from its embedding."""
     import torch
 
     ends: dict[str, Any] = {}
-    for name, tensor in stream(directory):
+    for name, tensor in tensors:
         # types of one byte have no infinities to look for, and torch has no such look
         if tensor.is_floating_point() and tensor.element_size() > 1 and not bool(torch.isfinite(tensor).all()):
-            raise problem(f"{name!r} holds values that are not finite", directory)
+            raise refused(f"{name!r} holds values that are not finite", where)
         if tied and name.endswith((EMBEDDING, HEAD)):
             ends[name] = tensor
     if len(ends) == 2:
         (first, one), (second, other) = ends.items()
         if not torch.equal(one, other):
-            raise problem(f"{first!r} and {second!r} are tied in the model but differ", directory)
+            raise refused(f"{first!r} and {second!r} are tied in the model but differ", where)
 
 
 def problem(what: str, directory: str) -> WeightLoadError:
     """Return the error of a directory that was refused before anything was touched."""
+    return refused(what, f"directory {directory!r}")
+
+
+def refused(what: str, where: str) -> WeightLoadError:
+    """Return the error of weights that were refused before anything was touched."""
     return WeightLoadError(
         f"weights not loaded: {what}",
-        where=f"directory {directory!r}",
-        next_step="publish a complete safetensors directory of the served model; the previous weights keep serving",
+        where=where,
+        next_step="publish complete weights of the served model; the previous weights keep serving",
     )
 
 

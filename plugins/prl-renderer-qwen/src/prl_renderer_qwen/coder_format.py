@@ -66,7 +66,7 @@ class Qwen3CoderFormat(ChatMlFormat):
         if not self.result_ends_line:
             super()._write_tool_result(out, conversation, view)
             return
-        if out.pieces and out.pieces[-1].text == "user":
+        if out.pieces and out.pieces[-1][1] == "user":
             out.text("\n")
         out.control("<tool_response>")
         out.text("\n")

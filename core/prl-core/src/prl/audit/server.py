@@ -68,5 +68,5 @@ def _arguments(call: Mapping[str, Any]) -> Any:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class Step:
 def make_steps(record: RecordedTrajectory, renderer: Renderer, server: Server) -> list[Step]:
     """Return a trajectory's steps; empty where ids alone say what happened. Raises a `PrlError`."""
     steps: list[Step] = []
+    known = _Conversations()
     for number, (history, message, turn) in enumerate(_pairs(record)):
         ids = turn.completion_ids
         if ids is None:
@@ -46,11 +48,13 @@ def make_steps(record: RecordedTrajectory, renderer: Renderer, server: Server) -
         if prompt is None:
             prompt = server.ids(history, record.tools, generate=True)
         parsed = renderer.parse_response(ids, tools=record.tools, prompt_ids=prompt)
-        after, shared = _goes_on_from(steps, history)
+        after, shared = known.find(history)
+        answer = message or parsed.to_message()
+        known.add(number, (*history, answer))
         steps.append(
             Step(
                 history=history,
-                message=message or parsed.to_message(),
+                message=answer,
                 completion_ids=ids,
                 finish_reason=_finish_reason(turn, ids, renderer),
                 parsed=parsed,
@@ -148,19 +152,36 @@ def _finish_reason(turn: RecordedTurn, ids: Sequence[int], renderer: Renderer) -
     return "stop" if ids and ids[-1] in renderer.get_stop_token_ids() else "length"
 
 
-def _goes_on_from(steps: Sequence[Step], history: Sequence[Message]) -> tuple[int | None, int]:
-    """Return the step whose conversation `history` extends by at least a message, and how many messages are shared."""
-    wanted = [canonical(message) for message in history]
-    after: int | None = None
-    longest = most = 0
-    for number, step in enumerate(steps):
-        earlier = [canonical(message) for message in (*step.history, step.message)]
-        pairs = zip(earlier, wanted, strict=False)
-        shared = next((n for n, pair in enumerate(pairs) if pair[0] != pair[1]), min(len(earlier), len(wanted)))
-        most = max(most, shared)
-        if shared == len(earlier) < len(wanted) and shared >= longest:
-            after, longest = number, shared
-    return after, most
+class _Conversations:
+    """The conversations of earlier steps, by a key of each of their beginnings: long rollouts have many of both."""
+
+    def __init__(self) -> None:
+        self._begun: set[bytes] = set()
+        self._whole: dict[bytes, int] = {}
+        self._texts: dict[int, tuple[Message, bytes]] = {}  # by identity: turns share the messages of one rollout
+
+    def add(self, number: int, messages: Sequence[Message]) -> None:
+        """Remember the conversation that step `number` ended with."""
+        keys = self._keys(messages)
+        self._begun.update(keys)
+        self._whole[keys[-1]] = number
+
+    def find(self, history: Sequence[Message]) -> tuple[int | None, int]:
+        """Return the step whose conversation this extends by at least a message, and how many messages are shared."""
+        keys = self._keys(history)
+        shared = next((n for n, key in enumerate(keys) if key not in self._begun), len(keys))
+        after = next((self._whole[key] for key in reversed(keys[:-1]) if key in self._whole), None)
+        return after, shared
+
+    def _keys(self, messages: Sequence[Message]) -> list[bytes]:
+        """Return one key per message, of the conversation that ends with it."""
+        key = b""
+        return [key := hashlib.sha256(key + self._text(message)).digest() for message in messages]
+
+    def _text(self, message: Message) -> bytes:
+        if id(message) not in self._texts:
+            self._texts[id(message)] = message, canonical(message).encode()
+        return self._texts[id(message)][1]
 
 
 def canonical(message: Message) -> str:

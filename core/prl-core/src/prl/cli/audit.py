@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from prl.trajectory import at_line, read_trajectories
-from prl.types import ConfigError, PrlError
+from prl.trajectory import naming_line, read_trajectories, readable
+from prl.types import PrlError
 
-from .chosen import Chosen, choose
+from .chosen import UNNAMED, Chosen, Named, choose
 from .output import print_table
 
 if TYPE_CHECKING:
@@ -27,17 +27,12 @@ def run(
     trajectories: str = "-",
     /,
     *,
-    model: str | None = None,
-    tokenizer: str | None = None,
-    renderer: str = "auto",
-    chat_template: str | None = None,
+    named: Named = UNNAMED,
     mode: Annotated[list[Mode] | None, Parameter(name=("--mode", "-m"))] = None,
     show: int = 5,
     json: bool = False,
     skip_bad: bool = False,
     fail_on_breaks: bool = False,
-    option: Annotated[list[str] | None, Parameter(name=("--option", "-o"))] = None,
-    template_option: Annotated[list[str] | None, Parameter(name=("--template-option", "-t"))] = None,
 ) -> int:
     """Report where re-tokenising breaks rollouts, why, and the samples and tokens it costs in each client mode.
 
@@ -46,14 +41,8 @@ def run(
     trajectories
         A JSONL file with one rollout a line (messages, and token ids where they are known), a run folder, or - for
         standard input.
-    model
-        A directory with tokenizer.json, or a hub id; the model id for auto. A run's own where absent.
-    tokenizer
-        A directory or hub id, where the tokenizer is not the model's own.
-    renderer
-        A renderer's name, or auto.
-    chat_template
-        A file with the chat template that servers render with; the tokenizer's own where absent, else the renderer.
+    named
+        What renders, and what servers render with.
     mode
         A client mode to audit: chat, token or renderer; may be given again. All of them where absent.
     show
@@ -64,23 +53,10 @@ def run(
         Count lines that cannot be read or rendered, and go on.
     fail_on_breaks
         Exit with 1 where anything breaks.
-    option
-        A renderer option as key=value; may be given again.
-    template_option
-        A keyword of the chat template as key=value; may be given again.
     """
     from prl.audit import MODES, Totals
 
-    chosen = choose(
-        "audit",
-        trajectories,
-        tokenizer=tokenizer,
-        model=model,
-        renderer=renderer,
-        option=option,
-        chat_template=chat_template,
-        template_option=template_option,
-    )
+    chosen = choose("audit", trajectories, named)
     sides = _sides(chosen)
     totals = Totals()
     told = _print_rollout_json if json else _Shower(show)
@@ -108,12 +84,10 @@ def _audited(
 
     for record in read_trajectories(source):
         try:
-            if isinstance(record, ConfigError):
-                raise record
-            try:
-                yield audit(record, sides, chosen.tokenizer.decode, modes=modes)
-            except PrlError as error:
-                raise at_line(error, record.where) from error
+            rollout = readable(record)
+            with naming_line(rollout.where):
+                audited = audit(rollout, sides, chosen.tokenizer.decode, modes=modes)
+            yield audited
         except PrlError as error:
             if not skip_bad:
                 raise

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
 
 from prl.types import ConfigError
 
@@ -14,6 +16,40 @@ from .inputs import read_options, read_text
 if TYPE_CHECKING:
     from prl.contracts import Renderer
     from prl.tokenizer import Tokenizer
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Named:
+    """The options by which a command is told what to use."""
+
+    model: Annotated[
+        str | None,
+        Parameter(
+            help="A directory with tokenizer.json, or a hub id; the model id for auto. A run's own where absent."
+        ),
+    ] = None
+    tokenizer: Annotated[
+        str | None, Parameter(help="A directory or hub id, where the tokenizer is not the model's own.")
+    ] = None
+    renderer: Annotated[str, Parameter(help="A renderer's name, or auto.")] = "auto"
+    chat_template: Annotated[
+        str | None,
+        Parameter(help="A file with the chat template that servers render with; the tokenizer's own where absent."),
+    ] = None
+    option: Annotated[
+        list[str] | None,
+        Parameter(name=("--option", "-o"), help="A renderer option as key=value; may be given again."),
+    ] = None
+    template_option: Annotated[
+        list[str] | None,
+        Parameter(
+            name=("--template-option", "-t"), help="A keyword of the chat template as key=value; may be given again."
+        ),
+    ] = None
+
+
+UNNAMED = Named()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +101,7 @@ def choose_tokenizer(tokenizer: str | None, model: str | None, command: str) -> 
     return load_tokenizer(place), model if is_id else None
 
 
-def choose(
-    command: str,
-    source: str,
-    *,
-    tokenizer: str | None,
-    model: str | None,
-    renderer: str,
-    option: Sequence[str] | None,
-    chat_template: str | None,
-    template_option: Sequence[str] | None,
-) -> Chosen:
+def choose(command: str, source: str, named: Named) -> Chosen:
     """Load the tokenizer, create the renderer, and find the chat template: the given file, else the tokenizer's own.
 
     Where `source` is a run folder and no tokenizer is named, the run's own tokenizer, renderer and options are used.
@@ -83,14 +109,14 @@ def choose(
     from prl import create_renderer
     from prl.render.options import RendererOptions
 
-    run = {} if tokenizer or model else from_run(source)
-    loaded, model_id = choose_tokenizer(run.get("tokenizer", tokenizer), run.get("model", model), command)
-    name = run["renderer"] if run and renderer == "auto" else renderer
-    options = {**run.get("options", {}), **read_options(option or [])}
-    template = read_text(chat_template) if chat_template else loaded.chat_template
+    run = {} if named.tokenizer or named.model else from_run(source)
+    loaded, model_id = choose_tokenizer(run.get("tokenizer", named.tokenizer), run.get("model", named.model), command)
+    name = run["renderer"] if run and named.renderer == "auto" else named.renderer
+    options = {**run.get("options", {}), **read_options(named.option or [])}
+    template = read_text(named.chat_template) if named.chat_template else loaded.chat_template
     shared = {key: value for key, value in options.items() if key not in RendererOptions.model_fields}
-    keywords = {**shared, **read_options(template_option or [])}
-    told = f"chat template {chat_template}" if chat_template else "the tokenizer's chat template"
+    keywords = {**shared, **read_options(named.template_option or [])}
+    told = f"chat template {named.chat_template}" if named.chat_template else "the tokenizer's chat template"
     return Chosen(
         tokenizer=loaded,
         renderer=create_renderer(loaded, name, model=model_id, **options),

@@ -7,14 +7,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
+from prl.trajectory import RecordedTrajectory, naming_line, read_trajectories, readable
+from prl.types import ConfigError
 
-from prl.trajectory import RecordedTrajectory, at_line, read_trajectories
-from prl.types import ConfigError, PrlError
-
-from .chosen import Chosen, choose
+from .chosen import UNNAMED, Chosen, Named, choose
 
 if TYPE_CHECKING:
     from prl.view import DiffView, RolloutView
@@ -25,10 +23,7 @@ def run(
     path: str = "-",
     /,
     *,
-    model: str | None = None,
-    tokenizer: str | None = None,
-    renderer: str = "auto",
-    chat_template: str | None = None,
+    named: Named = UNNAMED,
     html: Path | None = None,
     diff: bool = False,
     generation_prompt: bool = False,
@@ -36,8 +31,6 @@ def run(
     turn: int | None = None,
     limit: int = 10,
     tokens: bool = False,
-    option: Annotated[list[str] | None, Parameter(name=("--option", "-o"))] = None,
-    template_option: Annotated[list[str] | None, Parameter(name=("--template-option", "-t"))] = None,
 ) -> int:
     """Show rollouts and samples token by token: owners, masks, log-probabilities, breaks.
 
@@ -46,14 +39,8 @@ def run(
     path
         A JSONL file of rollouts or conversations, a run folder, a JSON file with a conversation, or - for standard
         input.
-    model
-        A directory with tokenizer.json, or a hub id; also the model id for auto. A run's own where absent.
-    tokenizer
-        A directory or hub id, where the tokenizer is not the model's own.
-    renderer
-        A renderer's name, or auto: it renders conversations, and proves the owners of recorded ids.
-    chat_template
-        A file with the chat template to compare with; the tokenizer's own where absent.
+    named
+        What renders conversations and proves the owners of recorded ids, and what servers render with.
     html
         Write one self-contained HTML page there instead.
     diff
@@ -68,21 +55,8 @@ def run(
         How many are shown, or compared; -1 for all.
     tokens
         Print one line per token.
-    option
-        A renderer option as key=value; may be given again.
-    template_option
-        A keyword of the chat template as key=value; may be given again.
     """
-    chosen = choose(
-        "view",
-        path,
-        tokenizer=tokenizer,
-        model=model,
-        renderer=renderer,
-        option=option,
-        chat_template=chat_template,
-        template_option=template_option,
-    )
+    chosen = choose("view", path, named)
     records = _selected(path, rollout, limit)
     if diff:
         return _show_diffs(_diffs(records, chosen, generation_prompt=generation_prompt), html)
@@ -92,7 +66,7 @@ def run(
 
 def _selected(path: str, rollout: str | None, limit: int) -> Iterator[RecordedTrajectory]:
     """Yield the first records, or the one with an id; raise for a line that cannot be read, and where none is left."""
-    found = (_readable(one) for one in read_trajectories(path))
+    found = (readable(one) for one in read_trajectories(path))
     if rollout is not None:
         found = (record for record in found if record.name == rollout)
         limit = 1
@@ -105,20 +79,12 @@ def _selected(path: str, rollout: str | None, limit: int) -> Iterator[RecordedTr
         raise ConfigError(what, where=path, next_step="See which there are: prl view FILE --limit -1.")
 
 
-def _readable(record: RecordedTrajectory | ConfigError) -> RecordedTrajectory:
-    if isinstance(record, ConfigError):
-        raise record
-    return record
-
-
 def _views(records: Iterable[RecordedTrajectory], chosen: Chosen, turn: int | None) -> Iterator[RolloutView]:
     from prl.view import view_trajectory
 
     for record in records:
-        try:
+        with naming_line(record.where):
             view = view_trajectory(record, chosen.tokenizer, chosen.renderer)
-        except PrlError as error:
-            raise at_line(error, record.where) from error
         yield view if turn is None else view.of_turn(turn)
 
 
@@ -127,10 +93,9 @@ def _diffs(records: Iterable[RecordedTrajectory], chosen: Chosen, *, generation_
 
     differ = TemplateDiff(chosen.tokenizer, chosen.renderer, chosen.template, chosen.keywords)
     for record in records:
-        try:
-            yield differ.compare(record, generation_prompt=generation_prompt)
-        except PrlError as error:
-            raise at_line(error, record.where) from error
+        with naming_line(record.where):
+            compared = differ.compare(record, generation_prompt=generation_prompt)
+        yield compared
 
 
 def _show_rollouts(views: Iterator[RolloutView], html: Path | None, *, by_token: bool) -> None:

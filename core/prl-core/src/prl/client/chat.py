@@ -35,6 +35,25 @@ class _Logprobs(msgspec.Struct):
     content: list[_Entry] | None = None
 
 
+class _Function(msgspec.Struct):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class _Call(msgspec.Struct):
+    function: _Function
+    id: str | None = None
+
+
+class _Said(msgspec.Struct):
+    """What is read of a message: of other types, it would be found out when the next turn sends it back."""
+
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
 class ChatChoice(msgspec.Struct):
     """One completion of a chat answer."""
 
@@ -175,7 +194,7 @@ def parse_message(message: Mapping[str, Any]) -> ParsedResponse:
         raw = function.get("arguments") or "{}"
         try:
             arguments = json.loads(raw) if isinstance(raw, str) else raw
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             bad.append(InvalidToolCall(raw=str(raw), error=f"arguments are not JSON: {error}"))
             continue
         if not isinstance(arguments, dict):
@@ -203,7 +222,10 @@ def said_message(sent: Mapping[str, Any]) -> Message:
 def read_answer(answer: Mapping[str, Any]) -> ChatAnswer:
     """Return a checked chat answer; raise `MalformedResponseError` for anything else."""
     try:
-        return msgspec.convert(answer, ChatAnswer)
+        found = msgspec.convert(answer, ChatAnswer)
+        for choice in found.choices:
+            msgspec.convert(choice.message, _Said)
+        return found
     except msgspec.ValidationError as error:
         raise wire.malformed(f"the answer is not a chat completion: {error}", ROUTE) from error
 

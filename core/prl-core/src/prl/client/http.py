@@ -20,16 +20,21 @@ from prl.types import (
     EngineUnreachableError,
     GenerateRequest,
     GenerateResponse,
+    Seats,
+    WeightManifest,
+    WeightTransfer,
 )
 
 from . import wire
 from .routes import GenerateRoute, PrlRoute, with_room
 
 RANK_HEADER = "X-data-parallel-rank"
+LOAD, OFFER, RECEIVE = "/v1/weights", "/v1/weights/offer", "/v1/weights/receive"
 TRANSIENT = frozenset({429, 502, 503, 504})
 LONGEST_PAUSE = 10.0  # seconds
 HEALTH_SECONDS = 10.0
 LOAD_SECONDS = 1800.0  # a load waits for what runs, and reads many gigabytes: `timeout` is not meant for it
+OFFER_SECONDS = 30.0  # an engine only compares names and shapes
 KEEP_ALIVE = 4.0  # seconds; less than the 5 of uvicorn, which vLLM keeps too: the server must not be first to close
 
 
@@ -64,6 +69,7 @@ class HttpEngineClient:
         self.base_url = base_url.rstrip("/")
         self._timeout = self._aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
         self._load_timeout = self._aiohttp.ClientTimeout(total=LOAD_SECONDS, sock_connect=connect_timeout)
+        self._offer_timeout = self._aiohttp.ClientTimeout(total=OFFER_SECONDS, sock_connect=connect_timeout)
         self._retries = retries
         self._backoff = backoff
         self._headers = {"Content-Type": "application/json", **_rank(data_parallel_rank), **(headers or {})}
@@ -150,12 +156,29 @@ class HttpEngineClient:
     async def load_weights(self, directory: str, version: int) -> None:
         """Load a published safetensors directory, which the engine must be able to read, between requests."""
         data = msgspec.json.encode({"directory": directory, "version": version})
-        raw = await self._send("POST", "/v1/weights", data, timeout=self._load_timeout)
-        answer = wire.decode_object(raw, self._where("/v1/weights"))
+        self._check_version(await self._send("POST", LOAD, data, timeout=self._load_timeout), version, LOAD)
+
+    async def offer_weights(self, manifest: WeightManifest) -> Seats:
+        """Ask whether these tensors fit the served model, and who would receive them; never tried again."""
+        data = msgspec.json.encode({"tensors": manifest.tensors})
+        raw = await self._send("POST", OFFER, data, timeout=self._offer_timeout, retries=0)
+        try:
+            return msgspec.json.decode(raw, type=Seats)
+        except msgspec.MsgspecError as error:
+            raise wire.malformed(f"the answer names no receivers: {error}", self._where(OFFER)) from error
+
+    async def receive_weights(self, transfer: WeightTransfer) -> None:
+        """Have the engine receive the offered tensors from the trainer and load them; never tried again."""
+        data = msgspec.json.encode(transfer)
+        raw = await self._send("POST", RECEIVE, data, timeout=self._load_timeout, retries=0)
+        self._check_version(raw, transfer.version, RECEIVE)
+
+    def _check_version(self, raw: bytes, version: int, path: str) -> None:
+        answer = wire.decode_object(raw, self._where(path))
         if answer.get("weight_version") != version:
             raise wire.malformed(
                 f"weights {version} were sent, the engine says it serves {answer.get('weight_version')}",
-                self._where("/v1/weights"),
+                self._where(path),
             )
 
     async def close(self) -> None:
@@ -171,10 +194,11 @@ class HttpEngineClient:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         timeout: Any = None,
+        retries: int | None = None,
     ) -> bytes:
         """Return the body of a 200 answer, trying again what may pass."""
         failure: EngineError
-        for attempt in range(self._retries + 1):
+        for attempt in range((self._retries if retries is None else retries) + 1):
             if attempt:
                 await asyncio.sleep(retry_pause(self._backoff, attempt))
             try:

@@ -89,15 +89,24 @@ def _parts(messages: Sequence[Message]) -> Iterator[tuple[Mapping[str, Any], str
         content = message.get("content")
         for place, part in enumerate(content if isinstance(content, list) else ()):
             where = f"message {index}, part {place}"
-            if part.get("type") in _VIDEOS:
+            kind = _kind(part)
+            if kind in _VIDEOS:
                 raise _refused("a video cannot be trained on", where, "send its frames as images")
-            if part.get("type") in _KINDS:
+            if kind in _KINDS:
                 yield part, where
+
+
+def _kind(part: Any) -> str:
+    """Return a part's type. Parts in templates' own spelling have none and are known by a key; texts may be bare."""
+    if not isinstance(part, Mapping):
+        return ""
+    named = part.get("type")
+    return str(named) if named else next((name for name in (*_KINDS, *_VIDEOS) if name in part), "")
 
 
 def _source(part: Mapping[str, Any], where: str) -> str:
     """Return what an image part names: `{"image_url": {"url": ...}}`, `{"image_url": ...}` or `{"image": ...}`."""
-    value = part.get(_KINDS[part["type"]], part.get("url"))
+    value = part.get(_KINDS[_kind(part)], part.get("url"))
     if isinstance(value, Mapping):
         value = value.get("url")
     if not isinstance(value, str) or not value:
@@ -107,9 +116,9 @@ def _source(part: Mapping[str, Any], where: str) -> str:
 
 def _shortened(message: Message) -> Message:
     content = message.get("content")
-    if not isinstance(content, list) or not any(part.get("type") in _KINDS for part in content):
+    if not isinstance(content, list) or not any(_kind(part) in _KINDS for part in content):
         return message
-    return {**message, "content": [_summary(part) if part.get("type") in _KINDS else part for part in content]}
+    return {**message, "content": [_summary(part) if _kind(part) in _KINDS else part for part in content]}
 
 
 def _summary(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -127,7 +136,7 @@ async def _inlined(message: Message, index: int, policy: ImagePolicy) -> Message
         return message
     parts = []
     for place, part in enumerate(content):
-        if part.get("type") not in _KINDS:
+        if _kind(part) not in _KINDS:
             parts.append(part)
             continue
         where = f"message {index}, part {place}"
@@ -136,13 +145,17 @@ async def _inlined(message: Message, index: int, policy: ImagePolicy) -> Message
 
 
 async def _data_url(source: str, policy: ImagePolicy, where: str) -> str:
-    scheme = urlsplit(source).scheme if ":" in source[:12] else ""
+    try:
+        split = urlsplit(source if ":" in source[:12] else "")
+    except ValueError as error:
+        raise _refused(f"an image is named by {source[:40]!r}, which is no address", where, "correct it") from error
+    scheme = split.scheme
     if scheme == "data":
         await asyncio.to_thread(image_bytes, source, where=where, max_bytes=policy.max_bytes)
         return source
     if scheme in ("http", "https"):
         return await _fetched(source, policy, where)
-    path = Path(unquote(urlsplit(source).path)) if scheme == "file" else Path(source)
+    path = Path(unquote(split.path)) if scheme == "file" else Path(source)
     return await asyncio.to_thread(_read, path, policy, where)
 
 
@@ -150,7 +163,10 @@ def _read(path: Path, policy: ImagePolicy, where: str) -> str:
     if policy.directory is None:
         raise _refused("an image is named by a file, and no folder is allowed", where, "set images.directory")
     root = policy.directory.expanduser().resolve()
-    found = (root / path).resolve()  # links are followed first: one that leads out of the folder is no way out
+    try:
+        found = (root / path).resolve()  # links are followed first: one that leads out of the folder is no way out
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _refused(f"the image cannot be read: {error}", where, "correct the path") from error
     if not found.is_relative_to(root):
         raise _refused(f"{str(path)!r} lies outside {root}", where, "move the image there, or set images.directory")
     try:

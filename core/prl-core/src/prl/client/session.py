@@ -16,6 +16,7 @@ from prl.types import (
     GenerateRequest,
     Message,
     ParsedResponse,
+    RenderedTokens,
     RenderError,
     SamplingParams,
     ToolSpec,
@@ -97,7 +98,7 @@ class RendererSession:
         """Return the prompt as JSON: the last one's text goes on where its `kept` ids do."""
         if not kept or kept == len(prompt):
             return msgspec.json.encode(prompt)
-        return b"%b,%b" % (self._text[:-1], msgspec.json.encode(prompt[kept:])[1:])
+        return b"".join((memoryview(self._text)[:-1], b",", memoryview(msgspec.json.encode(prompt[kept:]))[1:]))
 
     async def _prompt_ids(self, new: list[Message]) -> tuple[list[int], int]:
         """Render; return the ids and how many of them are the last prompt.
@@ -121,20 +122,18 @@ class RendererSession:
                 self._prompt, self._completion, new, tools=self._tools, history=self.messages
             )
             if bridged is not None:
-                return self._proven(bridged.token_ids), len(self._prompt)
+                return self._proven(bridged), len(self._prompt)
         # a full render need not extend what was sampled: it then shows as a break, and starts a new training sample
         return self._renderer.render_ids([*self.messages, *new], tools=self._tools, add_generation_prompt=True), 0
 
-    def _proven(self, ids: list[int]) -> list[int]:
-        sent, sampled = self._prompt, self._completion or []
-        start, end = len(sent), len(sent) + len(sampled)
-        if ids[:start] != sent or ids[start:end] != sampled:
+    def _proven(self, bridged: RenderedTokens) -> list[int]:
+        if self._completion is None or not bridged.begins_with(self._prompt, self._completion):
             raise RenderError(
                 "the bridged prompt does not begin with the ids that were sent and sampled",
                 where=f"bridge_to_next_turn of renderer {self._renderer.name!r}, turn {self._turns}",
                 next_step="report this to the renderer's author: `prl plugins check` shows it",
             )
-        return ids
+        return bridged.token_ids
 
 
 def check_single(sampling: SamplingParams) -> None:

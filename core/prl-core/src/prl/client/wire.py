@@ -21,6 +21,7 @@ from prl.types import (
     MalformedResponseError,
     PromptTooLongError,
     RequestAbortedError,
+    WeightTransferError,
 )
 
 SENTINEL = -9999.0  # what some engines write where they have no log-probability
@@ -229,6 +230,7 @@ _BY_CODE: dict[str, type[EngineError]] = {
     MalformedRequestError.code: MalformedRequestError,
     EngineUnavailableError.code: EngineUnavailableError,
     RequestAbortedError.code: RequestAbortedError,
+    WeightTransferError.code: WeightTransferError,
 }
 
 

@@ -1,7 +1,7 @@
 """What a plugin implements, one contract a file."""
 
-from .attention import FEATURES, AttentionKernel, AttentionPasses, Varlen
-from .client import ChatSession, ClientMode, EngineClient, RoutedEngine, TokenChatClient
+from .attention import FEATURES, AttentionKernel, AttentionPasses, Scoring, Varlen
+from .client import ChatSession, ClientMode, EngineClient, RoutedEngine, TokenChatClient, WeightReceiver, WeightRouter
 from .engine import Engine
 from .environment import (
     AgentEndpoint,
@@ -50,11 +50,14 @@ __all__ = [
     "RolloutJob",
     "RolloutWorker",
     "RoutedEngine",
+    "Scoring",
     "Sink",
     "StepResult",
     "StreamParser",
     "TokenChatClient",
     "ToolCodec",
     "Varlen",
+    "WeightReceiver",
+    "WeightRouter",
     "WorkerSpec",
 ]

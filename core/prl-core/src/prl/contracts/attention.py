@@ -67,27 +67,45 @@ class Varlen:
     max_seqlen_k: int
 
 
+@dataclass(frozen=True, slots=True)
+class Scoring:
+    """How queries weigh keys: the mask, the scale, one sink a head [Hq], and the soft cap, 0.0 where there is none."""
+
+    causal: bool
+    window: tuple[int, int]
+    scale: float
+    sinks: Any = None
+    softcap: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        head_size: int,
+        *,
+        causal: bool = True,
+        window: tuple[int, int] = (-1, -1),
+        softmax_scale: float | None = None,
+        sinks: Any = None,
+        softcap: float | None = None,
+    ) -> Scoring:
+        """Return what the options of an `AttentionKernel` say; a scale that is not given is D ** -0.5, 0.0 is one."""
+        scale = head_size**-0.5 if softmax_scale is None else softmax_scale
+        return cls(causal, window, scale, sinks, softcap or 0.0)
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """The window with causality in it: nothing to the right."""
+        return self.window[0], 0 if self.causal else self.window[1]
+
+
 @runtime_checkable
 class AttentionPasses(Protocol):
     """A kernel's two passes, which context parallelism needs; feature "lse". A callable is derived from them.
 
-    `scale` is always given. `softcap` is 0.0 where there is none, and like `sinks`, a window or `causal=False`, is
-    given only to kernels that offer it.
+    Sinks, a soft cap, a window or `causal=False` are asked for only of kernels that offer them.
     """
 
-    def forward(
-        self,
-        q: Any,
-        k: Any,
-        v: Any,
-        varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Any = None,
-        softcap: float = 0.0,
-    ) -> tuple[Any, Any]:
+    def forward(self, q: Any, k: Any, v: Any, varlen: Varlen, scoring: Scoring) -> tuple[Any, Any]:
         """Return the output [Tq, Hq, Dv] and the log-sum-exp, float32 [Hq, Tq], natural, a sink's share in it."""
         ...
 
@@ -100,12 +118,7 @@ class AttentionPasses(Protocol):
         out: Any,
         lse: Any,
         varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Any = None,
-        softcap: float = 0.0,
+        scoring: Scoring,
     ) -> tuple[Any, Any, Any, Any]:
         """Return the gradients of q, k, v and sinks (None where there are none).
 

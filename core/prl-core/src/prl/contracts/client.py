@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from prl.types import GenerateRequest, GenerateResponse, Message, SamplingParams, ToolSpec, Turn
+from prl.types import (
+    GenerateRequest,
+    GenerateResponse,
+    Message,
+    SamplingParams,
+    Seats,
+    ToolSpec,
+    Turn,
+    WeightManifest,
+    WeightTransfer,
+)
 
 
 @runtime_checkable
@@ -56,6 +66,34 @@ class RoutedEngine(EngineClient, Protocol):
 
     def for_rollout(self) -> EngineClient:
         """Return a client for one rollout: its requests stay on one engine, where its prefix is cached, if it can."""
+        ...
+
+
+@runtime_checkable
+class WeightReceiver(EngineClient, Protocol):
+    """An engine that also takes weights straight from the trainer's process, without a directory between them."""
+
+    async def offer_weights(self, manifest: WeightManifest) -> Seats:
+        """Check that these tensors fit the served model, and say who would receive them.
+
+        Touches nothing. Raises `EngineError` where they do not fit, or where the engine cannot receive at all.
+        """
+        ...
+
+    async def receive_weights(self, transfer: WeightTransfer) -> None:
+        """Receive the tensors of the last offer and load them between requests; later answers carry the version.
+
+        Raises `WeightTransferError` where they did not arrive; the weights from before go on serving.
+        """
+        ...
+
+
+@runtime_checkable
+class WeightRouter(WeightReceiver, Protocol):
+    """Several engines that receive together; one that comes later needs a directory."""
+
+    def wants_directory(self) -> bool:
+        """Whether an engine waits for a directory of the current weights, which it missed."""
         ...
 
 

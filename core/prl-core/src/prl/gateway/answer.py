@@ -20,13 +20,24 @@ REPLACEMENT = "�"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """The answer to one request; repeated as it is where a client asks again for the same."""
+    """The answer to one request; repeated as it is where a client asks again for the same.
 
-    request: ChatRequest
+    Many are kept, so it holds nothing of the request's messages.
+    """
+
+    model: str
     nodes: Sequence[Node]
+    with_usage: bool = False
+    with_logprobs: bool = False
     decode: Decode | None = None
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def of(cls, request: ChatRequest, nodes: Sequence[Node], decode: Decode | None) -> Completion:
+        """Return the answer that a request asked for."""
+        usage, logprobs = request.include_usage, request.logprobs
+        return cls(model=request.model, nodes=nodes, with_usage=usage, with_logprobs=logprobs, decode=decode)
 
     def head(self, kind: str) -> dict[str, Any]:
         """Return the fields that the answer and each of its chunks begin with."""
@@ -34,7 +45,7 @@ class Completion:
             "id": self.id,
             "object": kind,
             "created": self.created,
-            "model": self.request.model,
+            "model": self.model,
             "system_fingerprint": f"weights-{self.nodes[0].turn.weight_version}",
         }
 
@@ -59,7 +70,7 @@ class Completion:
 
     def logprobs(self, turn: Turn) -> dict[str, Any] | None:
         """Return the sampled tokens' log-probabilities, where they were asked for."""
-        if not self.request.logprobs:
+        if not self.with_logprobs:
             return None
         rows = zip(turn.completion_ids, turn.logprobs or (), strict=True)
         return {"content": [self._token(token, value) for token, value in rows], "refusal": None}

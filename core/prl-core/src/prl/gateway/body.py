@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from prl.plugin.options import spelled
+from prl.trajectory.json_text import mend_surrogates
 from prl.types import Message, SamplingParams, ToolSpec
 
 from .faults import GatewayFault
 
 _Zero = Field(default=None, ge=0, le=0)
 _Empty = Field(default=None, max_length=0)
+_Text = Annotated[str, Field(min_length=1, max_length=1024)]
+_UNSAID = {
+    "function_call": "send the call in tool_calls, and its result as a message of role tool",
+    "refusal": "send the text as content",
+    "audio": "send the text as content",
+}
+"""Fields of messages that no renderer writes: dropping them would change the conversation without a word."""
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
 class _StreamOptions(BaseModel):
@@ -62,11 +75,11 @@ class ChatBody(BaseModel):
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     n: int | None = Field(default=None, ge=1)
     logprobs: bool | None = None
+    stop: Annotated[list[_Text] | None, Field(max_length=16), BeforeValidator(_listed)] = None
 
     top_logprobs: int | None = _Zero
     frequency_penalty: float | None = _Zero
     presence_penalty: float | None = _Zero
-    stop: list[str] | None = _Empty
     logit_bias: dict[str, float] | None = _Empty
     response_format: _TextFormat | None = None
     modalities: list[Literal["text"]] | None = None
@@ -93,12 +106,13 @@ class ChatRequest:
     stream: bool = False
     include_usage: bool = False
     logprobs: bool = False
+    stop: tuple[str, ...] = ()
 
 
 def read_body(raw: bytes, *, max_messages: int, max_choices: int) -> ChatRequest:
     """Check a body; raise `GatewayFault` that names the first wrong field."""
     try:
-        data = msgspec.json.decode(raw)
+        data = _decode(raw)
         body = ChatBody.model_validate(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise GatewayFault(
@@ -112,14 +126,26 @@ def read_body(raw: bytes, *, max_messages: int, max_choices: int) -> ChatRequest
         raise _too_many(f"n = {body.n} is more than the {max_choices} allowed", "n")
     return ChatRequest(
         model=body.model,
-        messages=[_clean(message) for message in body.messages],
+        messages=[_clean(message, index) for index, message in enumerate(body.messages)],
         tools=data.get("tools") or None,
         sampling=_sampling(body),
         may_call=body.tool_choice != "none",
         stream=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
         logprobs=bool(body.logprobs),
+        stop=tuple(body.stop or ()),
     )
+
+
+def _decode(raw: bytes) -> Any:
+    """Read JSON; halves of surrogate pairs, which programs leave that cut text anywhere, become U+FFFD."""
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        whole = mend_surrogates(raw)
+        if whole == raw:
+            raise
+        return msgspec.json.decode(whole)
 
 
 def _sampling(body: ChatBody) -> SamplingParams:
@@ -135,9 +161,19 @@ def _sampling(body: ChatBody) -> SamplingParams:
     )
 
 
-def _clean(message: dict[str, Any]) -> Message:
+def _clean(message: Mapping[str, Any], index: int) -> Message:
     """Return a message without the nulls that SDKs write (`refusal`, `audio`, `function_call`, ...)."""
+    for name, next_step in _UNSAID.items():
+        if message.get(name) is not None:
+            raise _unsaid(f"messages[{index}].{name}", next_step)
+    if message.get("role") == "function":
+        raise _unsaid(f"messages[{index}].role function", "send role tool, with the tool_call_id")
     return cast(Message, {name: value for name, value in message.items() if value is not None})
+
+
+def _unsaid(what: str, next_step: str) -> GatewayFault:
+    param = what.partition(" ")[0]
+    return GatewayFault(f"{what} is not supported", fault="invalid_value", param=param, next_step=next_step)
 
 
 def _field_fault(error: ValidationError) -> GatewayFault:

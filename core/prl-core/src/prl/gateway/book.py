@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from prl.types import Message, Turn
 
-from .canonical import history_keys, reasoning_agrees, tools_key
+from .canonical import history_keys, likeness, reasoning_agrees, tools_key
 
 if TYPE_CHECKING:
     from .body import ChatRequest
@@ -63,7 +63,10 @@ class Book:
         self._nodes: defaultdict[bytes, list[Node]] = defaultdict(list)
 
     def find(self, request: ChatRequest) -> Match:
-        """Match the longest prefix that ends with a turn of ours; of equal turns, the one least gone on from."""
+        """Match the longest prefix that ends with a turn of ours.
+
+        Of equal turns it is the one whose words came back to the letter, then the one least gone on from.
+        """
         sent = request.messages
         keys = history_keys(sent)
         node, known = self._longest(sent, keys)
@@ -88,6 +91,8 @@ class Book:
             if sent[known - 1]["role"] != "assistant":
                 continue
             nodes = [n for n in self._nodes.get(keys[known - 1], ()) if reasoning_agrees(sent[:known], n.history)]
+            if len(nodes) > 1:
+                nodes.sort(key=lambda node: (-likeness(sent[:known], node.history), node.followers))
             if nodes:
-                return min(nodes, key=lambda node: node.followers), known
+                return nodes[0], known
         return None, 0

@@ -1,7 +1,8 @@
 """When two messages are the same one: agents send a conversation back with small differences that mean nothing.
 
-Not told apart: null, absent and empty content; a text and its parts; other white space or key order in the JSON of
-arguments; fields that SDKs add; reasoning that was left out. All else is a change of history.
+Not told apart: null, absent and empty content; a text and its parts; other white space, key order or spelling of
+numbers in the JSON of arguments; fields that SDKs add; reasoning that was left out; white space around what the model
+said, and a name given to it. All else is a change of history.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 
 from prl.render.conversation import REASONING_FIELDS, view_message
 from prl.types import Message, RenderError, ToolSpec
+
+EXACT = 2**53  # integers below are what they are as floating-point numbers
+LARGEST = 10**308
 
 _encode = json.JSONEncoder(sort_keys=True).encode  # made once: `json.dumps` makes one for every call
 
@@ -32,7 +36,9 @@ def extend_key(before: bytes, message: Mapping[str, Any], index: int) -> bytes:
     view = view_message(message, index)
     calls = [[call.id, call.name, _arguments(call.arguments, index)] for call in view.calls]
     media = message.get("content") if view.parts else None
-    fields = [view.role, view.text, media, calls, view.tool_call_id, view.name]
+    fields: list[Any] = [view.role, view.text, media, calls, view.tool_call_id, view.name]
+    if view.role == "assistant":  # what was sampled is never written anew: neither matters for the ids
+        fields[1], fields[5] = view.text.strip(), None
     return hashlib.sha256(before + _dump(fields, index)).digest()
 
 
@@ -50,20 +56,38 @@ def reasoning_agrees(sent: Sequence[Message], known: Sequence[Message]) -> bool:
     )
 
 
+def likeness(sent: Sequence[Message], known: Sequence[Message]) -> int:
+    """Return how many of the model's messages came back to the letter: of turns that are the same one, whose is it?"""
+    return sum(
+        (view_message(theirs, 0).text, _reasoning(theirs)) == (view_message(ours, 0).text, _reasoning(ours))
+        for theirs, ours in zip(sent, known, strict=True)
+        if theirs["role"] == "assistant"
+    )
+
+
 def _reasoning(message: Mapping[str, Any]) -> str:
-    return next((str(message[name]) for name in REASONING_FIELDS if message.get(name)), "")
+    return next((str(message[name]).strip() for name in REASONING_FIELDS if message.get(name)), "")
 
 
 def _arguments(arguments: Any, index: int) -> Any:
     """Return a call's arguments as data; text that is no JSON stays as it is."""
-    if not isinstance(arguments, str):
-        return arguments
     try:
-        return json.loads(arguments)
+        return _plain(json.loads(arguments) if isinstance(arguments, str) else arguments)
     except ValueError:
         return arguments
     except RecursionError as error:
         raise _too_deep(index) from error
+
+
+def _plain(value: Any) -> Any:
+    """Return data with its numbers as JavaScript reads and writes them: it has one kind, and no 1.0."""
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, int) and abs(value) >= EXACT:
+        return float(value) if abs(value) < LARGEST else value
+    return int(value) if isinstance(value, float) and abs(value) < EXACT and value.is_integer() else value
 
 
 def _dump(value: Any, index: int) -> bytes:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 
 from prl.trajectory import interleave_rollout
-from prl.types import ConfigError, Rollout, Turn
+from prl.types import ConfigError, PrlError, Rollout, Turn
 
 from .session import GatewaySession
 
@@ -31,9 +32,11 @@ def session_rollout(session: GatewaySession) -> Rollout:
 
 
 def rollout_record(session: GatewaySession, *, model: str, renderer: str, decode: Decode | None) -> dict[str, Any]:
-    """Return what is written of a session: its turns with exact ids, its samples, each break with its cause."""
+    """Return what is written of a session: its turns with exact ids, its samples, each break with its cause.
+
+    Turns that make no samples are written all the same, with the reason as `error`.
+    """
     rollout = session_rollout(session)
-    result = interleave_rollout(rollout, decode=decode)
     return {
         "trajectory_id": rollout.trajectory_id,
         "session": session.name,
@@ -41,9 +44,7 @@ def rollout_record(session: GatewaySession, *, model: str, renderer: str, decode
         "renderer": renderer,
         "started": session.created,
         "written": time.time(),
-        "samples_per_rollout": len(result.samples),
-        "breaks": [{"turn": one.turn, "cause": str(one.cause), "position": one.position} for one in result.breaks],
-        "warnings": result.warnings,
+        **_samples(rollout, decode),
         "messages": list(rollout.messages),
         "tools": session.tools,
         "turns": [_turn_record(turn) for turn in rollout.turns],
@@ -61,6 +62,15 @@ def summary(session: GatewaySession) -> dict[str, Any]:
     }
 
 
+def _samples(rollout: Rollout, decode: Decode | None) -> dict[str, Any]:
+    try:
+        result = interleave_rollout(rollout, decode=decode)
+    except PrlError as error:
+        return {"samples_per_rollout": None, "breaks": [], "warnings": [], "error": str(error)}
+    breaks = [{"turn": one.turn, "cause": str(one.cause), "position": one.position} for one in result.breaks]
+    return {"samples_per_rollout": len(result.samples), "breaks": breaks, "warnings": result.warnings}
+
+
 def _turn_record(turn: Turn) -> dict[str, Any]:
     record = {
         "prompt_ids": turn.prompt_ids,
@@ -75,7 +85,7 @@ def _turn_record(turn: Turn) -> dict[str, Any]:
 
 
 class RolloutFile:
-    """A JSONL file that only whole lines are appended to.
+    """A JSONL file that only whole lines are appended to, by one writer.
 
     A line that was cut off by a crash is moved to `FILE.partial`, so that the file can be read to its end.
     """
@@ -84,9 +94,14 @@ class RolloutFile:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path)
             self._mend()
         except OSError as error:
             raise _unwritable(path, error) from error
+
+    def close(self) -> None:
+        """Let another writer have the file."""
+        self._lock.close()
 
     def append(self, record: dict[str, Any]) -> None:
         """Append one line, or nothing: what a full disk cut off is taken back. Raise `ConfigError` where it fails."""
@@ -122,6 +137,21 @@ class RolloutFile:
                 with self.path.with_name(f"{self.path.name}.partial").open("ab") as kept:
                     kept.write(torn + b"\n")
                 file.truncate(end)
+
+
+def _locked(path: Path) -> BinaryIO:
+    """Open a file that nobody else has opened so: another's half-written line would be taken for one cut off."""
+    file = path.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ConfigError(
+            "another gateway writes its rollouts to this file",
+            where=str(path),
+            next_step="give each gateway a file of its own with --out",
+        ) from error
+    return file
 
 
 def _end_of_last_line(file: Any, block: int = 1 << 16) -> int:

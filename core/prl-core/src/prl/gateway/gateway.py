@@ -48,6 +48,7 @@ class Gateway:
         self._writing = asyncio.Lock()
         self._runner: Any = None
         self._reaper: asyncio.Task[None] | None = None
+        self._ending: set[asyncio.Task[Any]] = set()
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
         """Listen; return the base URL, which ends in /v1. Port 0 takes a free one; a taken one is a `ConfigError`."""
@@ -85,7 +86,12 @@ class Gateway:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
-        await self._write([])
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        try:
+            await self._write([])
+        finally:
+            if self._file is not None:
+                self._file.close()
 
     def open_session(
         self, *, sampling: SamplingParams | None = None, seed: int | None = None, cache_salt: str | None = None
@@ -196,6 +202,13 @@ class Gateway:
         )
 
     async def _end(self, sessions: Iterable[GatewaySession]) -> list[dict[str, Any]]:
+        """End sessions and write them, also where who asked for it goes away meanwhile: what is closed must be kept."""
+        task = asyncio.create_task(self._finish(list(sessions)))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return await asyncio.shield(task)
+
+    async def _finish(self, sessions: Iterable[GatewaySession]) -> list[dict[str, Any]]:
         records = []
         for session in sessions:
             if session.is_closed:  # meanwhile, by someone else, who has its record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -10,17 +11,21 @@ import msgspec
 
 from prl.types import ConfigError, PrlError
 
-from .answer import Completion
 from .body import read_body
 from .faults import GatewayFault, Refusal, refusal_of
-from .retries import request_key
-from .stream import DONE, chunks
+from .retries import Asked, request_key
+from .stream import DONE, KEEP_ALIVE, chunks
 
 if TYPE_CHECKING:
     from .gateway import Gateway
 
 Handler = Callable[[Any], Awaitable[Any]]
-EVENT_STREAM = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache"}
+EVENT_STREAM = {
+    "Content-Type": "text/event-stream; charset=utf-8",
+    "Cache-Control": "no-cache",
+    "X-Accel-Buffering": "no",  # or nginx keeps events, and comments, to itself
+}
+KNOWN = "Next: ask for POST /v1/chat/completions or GET /v1/models; the base URL ends in /v1"
 
 
 def import_web() -> Any:
@@ -65,16 +70,12 @@ class Routes:
         body = read_body(raw, max_messages=settings.max_messages, max_choices=settings.max_choices)
         self._gateway.check_model(body.model)
         space = self._gateway.spaces.find(request.headers)
+        send = self._stream if body.stream else self._whole
         try:
-            completion, asked = await space.retries.answer(
-                request_key(request.headers, raw), lambda: space.complete(body)
-            )
+            with space.retries.joined(request_key(request.headers, raw), lambda: space.complete(body)) as asked:
+                return await send(request, asked)
         finally:
             self._gateway.spaces.tidy(space)
-        send = self._stream if body.stream else self._whole
-        response = await send(request, completion)
-        asked.is_delivered = True
-        return response
 
     async def models(self, request: Any) -> Any:
         """`GET /v1/models`."""
@@ -112,20 +113,41 @@ class Routes:
         self._gateway.check_operator(request.headers)
         return self._json({"object": "list", "data": await self._gateway.end_all()})
 
-    async def _whole(self, request: Any, completion: Completion) -> Any:
-        response = self._json(completion.body())
+    async def _whole(self, request: Any, asked: Asked) -> Any:
+        response = self._json((await asked.answer()).body())
         await response.prepare(request)
         await response.write_eof()
         return response
 
-    async def _stream(self, request: Any, completion: Completion) -> Any:
-        response = self._web.StreamResponse(headers=EVENT_STREAM)
-        await response.prepare(request)
+    async def _stream(self, request: Any, asked: Asked) -> Any:
+        stream = self._web.StreamResponse(headers=EVENT_STREAM)
+        await self._keep_alive(request, stream, asked)
+        try:
+            completion = await asked.answer()
+        except PrlError as error:
+            if not stream.prepared:
+                raise
+            return await self._end_stream(stream, refusal_of(error))
+        if not stream.prepared:
+            await stream.prepare(request)
         for chunk in chunks(completion, self._settings.stream_characters):
-            await response.write(b"data: " + msgspec.json.encode(chunk) + b"\n\n")
-        await response.write(DONE)
-        await response.write_eof()
-        return response
+            await stream.write(b"data: " + msgspec.json.encode(chunk) + b"\n\n")
+        await stream.write(DONE)
+        await stream.write_eof()
+        return stream
+
+    async def _keep_alive(self, request: Any, stream: Any, asked: Asked) -> None:
+        """Wait for an answer; one that takes long begins its stream with comments, which clients skip."""
+        while not (await asyncio.wait({asked.task}, timeout=self._settings.keep_alive_seconds))[0]:
+            if not stream.prepared:
+                await stream.prepare(request)
+            await stream.write(KEEP_ALIVE)
+
+    async def _end_stream(self, stream: Any, refusal: Refusal) -> Any:
+        """Tell an error in a stream that has begun, in the event that OpenAI's SDKs raise; no [DONE] follows."""
+        await stream.write(b"data: " + msgspec.json.encode(refusal.body()) + b"\n\n")
+        await stream.write_eof()
+        return stream
 
     def _json(self, data: Any, status: int = 200, headers: dict[str, str] | None = None) -> Any:
         return self._web.Response(
@@ -145,7 +167,8 @@ class Routes:
             except web.HTTPRequestEntityTooLarge:
                 refusal = self._too_large()
             except web.HTTPException as error:
-                refusal = Refusal(error.status, f"{error.reason}: {request.method} {request.path}", "unknown_route")
+                what = f"{error.reason}: {request.method} {request.path}. {KNOWN}"
+                refusal = Refusal(error.status, what, "unknown_route", headers={"x-should-retry": "false"})
             return self._json(refusal.body(), refusal.status, refusal.headers)
 
         return refuse

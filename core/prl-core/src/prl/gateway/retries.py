@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,12 +44,33 @@ def request_key(headers: Mapping[str, str], raw: bytes) -> RequestKey:
 
 @dataclass(eq=False, slots=True)
 class Asked:
-    """A request that runs or was answered. `is_delivered` is set by whoever wrote the answer out whole."""
+    """A request that runs or was answered. `waiters` wait for its answer, or write it out; one of them has, whole,
+    where `is_delivered`.
+    """
 
     task: asyncio.Task[Completion]
     fingerprint: bytes
     waiters: int = 0
     is_delivered: bool = False
+
+    async def answer(self) -> Completion:
+        """Wait for the answer; who stops waiting does not end the request."""
+        try:
+            return await asyncio.shield(self.task)
+        except asyncio.CancelledError:
+            if self.task.cancelled():  # the session ended it; nobody cancelled this wait
+                raise session_closed() from None
+            raise
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether it came to an answer."""
+        return self.task.done() and not self.task.cancelled() and self.task.exception() is None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether there is an answer that nobody got, nor is getting."""
+        return self.task.done() and not self.is_delivered and not self.waiters
 
 
 class Retries:
@@ -58,23 +80,28 @@ class Retries:
         self._remembered = remembered
         self._asked: OrderedDict[bytes, Asked] = OrderedDict()
 
-    async def answer(
-        self, key: RequestKey, work: Callable[[], Coroutine[Any, Any, Completion]]
-    ) -> tuple[Completion, Asked]:
-        """Return the answer of `work`, or of the same request before. The last to leave a request aborts it."""
+    @contextmanager
+    def joined(self, key: RequestKey, work: Callable[[], Coroutine[Any, Any, Completion]]) -> Iterator[Asked]:
+        """Begin `work`, or join the same request from before, until the answer was written out.
+
+        The last to leave a request that still runs aborts it.
+        """
         asked = self._again(key)
         if asked is None:
             asked = self._asked[key.name] = Asked(asyncio.ensure_future(work()), key.fingerprint)
         self._asked.move_to_end(key.name)
         asked.waiters += 1
         try:
-            return await asyncio.shield(asked.task), asked
-        except asyncio.CancelledError:
-            if asked.task.cancelled():  # the session ended it; nobody cancelled this wait
-                raise session_closed() from None
-            raise
+            yield asked
+            asked.is_delivered = True
         finally:
             self._leave(key, asked)
+
+    def forget(self, is_gone: Callable[[Completion], bool]) -> None:
+        """Let go of answers whose turns were given away: their tokens would stay in memory."""
+        for name, asked in list(self._asked.items()):
+            if not asked.waiters and asked.has_answer and is_gone(asked.task.result()):
+                del self._asked[name]
 
     @property
     def is_busy(self) -> bool:
@@ -93,7 +120,7 @@ class Retries:
                 param=KEY_HEADER,
                 next_step="use a new key for each request, and the same one for its retries only",
             )
-        lost = asked.task.done() and not asked.is_delivered
+        lost = asked.task.done() and asked.is_lost
         return asked if key.is_again or lost else None
 
     def _leave(self, key: RequestKey, asked: Asked) -> None:
@@ -101,8 +128,7 @@ class Retries:
         task = asked.task
         if not task.done() and not asked.waiters:
             task.cancel()
-        failed = not task.done() or task.cancelled() or task.exception() is not None
-        if not asked.waiters and failed and self._asked.get(key.name) is asked:
+        if not asked.waiters and not asked.has_answer and self._asked.get(key.name) is asked:
             del self._asked[key.name]
         while len(self._asked) > self._remembered and next(iter(self._asked.values())).task.done():
             self._asked.popitem(last=False)

@@ -16,6 +16,7 @@ from prl.types import (
     GenerateResponse,
     Message,
     ParsedResponse,
+    RenderError,
     SamplingParams,
     Turn,
 )
@@ -25,6 +26,7 @@ from .body import ChatRequest
 from .book import Match, Node
 from .canonical import extend_key
 from .sampling import apply_forced
+from .stops import Said, check_stops, cut_at_stop
 
 if TYPE_CHECKING:
     from .session import GatewaySession
@@ -58,9 +60,21 @@ class Sampler:
     def __init__(self, renderer: Renderer, *, model: str, thread_above: int) -> None:
         self.renderer = renderer
         self.model = model
-        self.decode: Decode | None = getattr(getattr(renderer, "tokenizer", None), "decode", None)
+        self._tokenizer = getattr(renderer, "tokenizer", None)
+        self.decode: Decode | None = getattr(self._tokenizer, "decode", None)
         self._thread_above = thread_above
         self._stop_ids = renderer.get_stop_token_ids()
+        self._knows_developers = knows_role(renderer, "developer")
+
+    def understood(self, request: ChatRequest) -> ChatRequest:
+        """Return a request as the family reads it: OpenAI's developer messages are system messages to most."""
+        if self._knows_developers or all(message.get("role") != "developer" for message in request.messages):
+            return request
+        messages = [
+            Message(**{**message, "role": "system"}) if message.get("role") == "developer" else message
+            for message in request.messages
+        ]
+        return replace(request, messages=messages)
 
     async def sample(
         self,
@@ -72,6 +86,7 @@ class Sampler:
         number: int,
     ) -> list[Node]:
         """Return one node a choice; raise the typed error of what failed."""
+        check_stops(request.stop, self._tokenizer)
         size = sum(len(str(message.get("content") or "")) for message in match.messages[-match.new :])
         prompt = await self._run(size, lambda: self._prompt(request, match))
         params = sampling.params(request.sampling, number, self._stop_ids)
@@ -104,13 +119,16 @@ class Sampler:
     def _turns(
         self, request: ChatRequest, prompt: list[int], params: SamplingParams, response: GenerateResponse
     ) -> list[Turn]:
-        return [
-            self._turn(choice, prompt, params, response.weight_version, self._parse(choice, prompt, request))
-            for choice in response.choices
-        ]
+        turns = []
+        for choice in response.choices:
+            said = self._cut(choice, prompt, params, request)
+            parsed = self.renderer.parse_response(said.read, tools=request.tools, prompt_ids=prompt)
+            turns.append(self._turn(said.choice, prompt, params, response.weight_version, parsed))
+        return turns
 
-    def _parse(self, choice: GenerateChoice, prompt: list[int], request: ChatRequest) -> ParsedResponse:
-        return self.renderer.parse_response(choice.token_ids, tools=request.tools, prompt_ids=prompt)
+    def _cut(self, choice: GenerateChoice, prompt: list[int], params: SamplingParams, request: ChatRequest) -> Said:
+        length, least = len(prompt), params.min_tokens
+        return cut_at_stop(choice, request.stop, self._tokenizer, prompt_length=length, min_tokens=least)
 
     def _turn(
         self, choice: GenerateChoice, prompt: list[int], params: SamplingParams, version: int, parsed: ParsedResponse
@@ -137,6 +155,15 @@ class Sampler:
             tools=match.tools,
             session=session,
         )
+
+
+def knows_role(renderer: Renderer, role: str) -> bool:
+    """Whether a renderer writes messages of a role: some refuse it, and some templates drop it without a word."""
+    user: Message = {"role": "user", "content": "b"}
+    try:
+        return renderer.render_ids([{"role": role, "content": "a"}, user]) != renderer.render_ids([user])
+    except RenderError:
+        return False
 
 
 def _proven(ids: list[int], before: list[int], renderer: str) -> list[int]:

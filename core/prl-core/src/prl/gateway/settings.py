@@ -23,7 +23,9 @@ class GatewaySettings:
     `sampling` forces fields of `SamplingParams` on every request. Sessions that nobody used for `idle_seconds` end, and
     are appended to `out`; without `out` they stay until they are closed or deleted. `max_request_bytes`,
     `max_messages`, `max_choices` and `max_sessions` bound what clients may send. A turn of more than `thread_above`
-    characters is rendered and parsed off the event loop. Streams carry `stream_characters` of text an event.
+    characters is rendered and parsed off the event loop. Streams carry `stream_characters` of text an event. One whose
+    answer is still being sampled after `keep_alive_seconds` begins with a comment, and sends one as often, so that no
+    proxy closes it; until then errors are HTTP statuses, after it an event.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -37,13 +39,15 @@ class GatewaySettings:
     out: Path | None = None
     thread_above: int = 20_000
     stream_characters: int = 24
+    keep_alive_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         for name in ("max_request_bytes", "max_messages", "max_choices", "max_sessions", "stream_characters"):
             if getattr(self, name) < 1:
                 raise _wrong(f"{name} is {getattr(self, name)}", f"set {name} to 1 or more")
-        if self.idle_seconds <= 0:
-            raise _wrong(f"idle_seconds is {self.idle_seconds}", "set it to more than 0")
+        for name in ("idle_seconds", "keep_alive_seconds"):
+            if not getattr(self, name) > 0:
+                raise _wrong(f"{name} is {getattr(self, name)}", "set it to more than 0")
         unknown = sorted(set(self.sampling) - set(FORCEABLE))
         if unknown:
             raise _wrong(f"sampling cannot force {', '.join(unknown)}", f"it can force {', '.join(FORCEABLE)}")

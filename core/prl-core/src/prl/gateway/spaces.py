@@ -40,13 +40,14 @@ class Space:
 
     async def complete(self, request: ChatRequest) -> Completion:
         """Answer a request in the session that it belongs to."""
+        request = self._sampler.understood(request)
         match = self.book.find(request)
         session = self._session_of(match)
         try:
             nodes = await session.complete(request, match)
         finally:
             session.drop_if_unused()
-        return Completion(request=request, nodes=nodes, decode=self._sampler.decode)
+        return Completion.of(request, nodes, self._sampler.decode)
 
     def _session_of(self, match: Match) -> GatewaySession:
         if match.node is not None:
@@ -98,6 +99,7 @@ class Spaces:
     def forget(self, space: Space, session: GatewaySession) -> None:
         """Drop a session, and with it a key of its own."""
         space.sessions.remove(session)
+        space.retries.forget(lambda completion: completion.nodes[0].session is session)
         self._own.pop(space.key, None)
         self.tidy(space)
 

@@ -1,6 +1,7 @@
 """A finished answer as a stream of chunks: joined again they are exactly the message of the whole answer.
 
-The engine answers when a completion is whole, so the stream repeats it; errors come as statuses, before any chunk.
+The engine answers when a completion is whole, so the stream repeats it; errors come as statuses, before any chunk, but
+for those of an answer that took so long that comments had to keep the connection open.
 """
 
 from __future__ import annotations
@@ -11,11 +12,12 @@ from typing import Any
 from .answer import Completion, finish_reason
 
 DONE = b"data: [DONE]\n\n"
+KEEP_ALIVE = b": keep-alive\n\n"
 
 
 def chunks(completion: Completion, characters: int) -> Iterator[dict[str, Any]]:
     """Yield the chunks of every choice, texts cut after `characters`; the usage last, where it was asked for."""
-    with_usage = completion.request.include_usage
+    with_usage = completion.with_usage
     head = completion.head("chat.completion.chunk")
     for index, node in enumerate(completion.nodes):
         for delta in deltas(node.answer, characters):

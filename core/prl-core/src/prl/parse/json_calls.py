@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import warnings
 from typing import Any, NoReturn
 
@@ -68,7 +69,15 @@ def _refuse_constant(name: str) -> NoReturn:
     raise CallSyntaxError(f"{name} is not JSON")
 
 
-_STRICT = json.JSONDecoder(parse_constant=_refuse_constant)
+def _finite(text: str) -> float:
+    """Read a number; one beyond floating point would be written back as a constant that is not JSON."""
+    value = float(text)
+    if math.isinf(value):
+        raise CallSyntaxError(f"{text} is beyond the range of numbers")
+    return value
+
+
+_STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
 
 
 def _load_literal(text: str, cause: Exception) -> Any:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from prl.contracts import StreamParser
 from prl.parse import Grammar, ReasoningState
 from prl.types import NO_MESSAGE, Kind, Message, ParsedResponse, RenderedTokens, Span, ToolSpec
+
+_SCAFFOLD, _SAMPLED = Kind.SCAFFOLD, Kind.SAMPLED
+
+
+class Tail(NamedTuple):
+    """What a bridge puts behind a sampled turn: ids, their spans, and the roles of the new messages."""
+
+    ids: list[int]
+    spans: list[Span]
+    roles: tuple[str, ...]
 
 
 class BaseRenderer(ABC):
@@ -32,6 +43,55 @@ class BaseRenderer(ABC):
         self, begin: ReasoningState, tools: Sequence[ToolSpec] | None, prompt_ids: Sequence[int] | None
     ) -> StreamParser:
         """Return the parser of one completion that begins in this state."""
+
+    @abstractmethod
+    def _bridge(
+        self,
+        sampled: tuple[Sequence[int], Sequence[int]],
+        new_messages: Sequence[Message],
+        tools: Sequence[ToolSpec] | None,
+        history: Sequence[Message] | None,
+        base: int,
+    ) -> Tail | None:
+        """Write what follows a sampled turn, its prompt's ids and its own; None where the past may not stay as it is.
+
+        The spans count from `base`.
+        """
+
+    def bridge_to_next_turn(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        history: Sequence[Message] | None = None,
+    ) -> RenderedTokens | None:
+        """Extend a rollout verbatim by new messages, or None where the template would rewrite what came before."""
+        start = len(prompt_ids)
+        end = start + len(completion_ids)
+        tail = self._bridge((prompt_ids, completion_ids), new_messages, tools, history, end)
+        if tail is None:
+            return None
+        head = [Span(0, start, NO_MESSAGE, _SCAFFOLD), Span(start, end, NO_MESSAGE, _SAMPLED)]
+        spans = [span for span in head if span.end > span.start] + tail.spans
+        return RenderedTokens.extending(prompt_ids, completion_ids, tail.ids, spans, tail.roles)
+
+    def bridge_tail(
+        self,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        new_messages: Sequence[Message],
+        *,
+        tools: Sequence[ToolSpec] | None = None,
+        history: Sequence[Message] | None = None,
+    ) -> RenderedTokens | None:
+        """Return only what `bridge_to_next_turn` puts behind prompt and completion, None where it returns None.
+
+        For callers that keep a rollout's ids in one growing list: the cost of a turn does not depend on its length.
+        """
+        tail = self._bridge((prompt_ids, completion_ids), new_messages, tools, history, 0)
+        return None if tail is None else RenderedTokens(tail.ids, tail.spans, tail.roles)
 
     def render_ids(
         self,
@@ -61,17 +121,3 @@ class BaseRenderer(ABC):
         """Return a parser for one completion that arrives in pieces."""
         state = self._prompt_state if prompt_ids is None else self._grammar.state_after(prompt_ids)
         return self.create_parser(state, tools, prompt_ids)
-
-
-def extend(
-    prompt_ids: Sequence[int],
-    completion_ids: Sequence[int],
-    tail: Sequence[int],
-    tail_spans: Sequence[Span],
-    roles: tuple[str, ...],
-) -> RenderedTokens:
-    """Return the bridged prompt: earlier ids verbatim, owned by no message, then what follows them."""
-    start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
-    head = [Span(0, start, NO_MESSAGE, Kind.SCAFFOLD), Span(start, end, NO_MESSAGE, Kind.SAMPLED)]
-    spans = [span for span in head if span.end > span.start]
-    return RenderedTokens([*prompt_ids, *completion_ids, *tail], [*spans, *tail_spans], roles)

@@ -13,6 +13,8 @@ from prl.types import Message, RenderError, ToolSpec
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
+_encode_json = json.JSONEncoder(ensure_ascii=False).encode
+
 
 class Part(NamedTuple):
     """One part of a message's content: `kind` is "text", "image" or "video"."""
@@ -167,7 +169,7 @@ def mapping_arguments(call: CallView, index: int) -> dict[str, Any]:
 def dump_json(value: Any, index: int = -1) -> str:
     """Write JSON as the vendors' templates do: non-ASCII kept, default separators (transformers' `tojson` filter)."""
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return _encode_json(value)
     except (TypeError, ValueError) as err:
         where = f"messages[{index}]" if index >= 0 else "tools"
         raise RenderError(

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from prl.contracts import StreamParser
 from prl.parse import CompletionParser, Grammar, ReasoningState
-from prl.render.base import BaseRenderer, extend
+from prl.render.base import BaseRenderer, Tail
 from prl.render.conversation import MessageView, refuse_media, view_messages
 from prl.render.jinja.attribution import Segment, attribute, sentinel
 from prl.render.jinja.bridge import joint
@@ -114,16 +114,16 @@ class JinjaRenderer(BaseRenderer):
             return RenderedTokens(self.tokenizer.encode(text), None, roles)
         return RenderedTokens(*self._encoder.assemble(self._write(segments).pieces), roles)
 
-    def bridge_to_next_turn(
+    def _bridge(
         self,
-        prompt_ids: Sequence[int],
-        completion_ids: Sequence[int],
+        sampled: tuple[Sequence[int], Sequence[int]],
         new_messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        history: Sequence[Message] | None = None,
-    ) -> RenderedTokens | None:
+        tools: Sequence[ToolSpec] | None,
+        history: Sequence[Message] | None,
+        base: int,
+    ) -> Tail | None:
         """Splice what the template adds to a short closed conversation, if that conversation stays as it was."""
+        prompt_ids, completion_ids = sampled
         views = view_messages(new_messages)
         if not views or any(view.role == "assistant" for view in views):
             return None
@@ -139,8 +139,7 @@ class JinjaRenderer(BaseRenderer):
         if segments is None:
             return None
         out = self._write([Segment(self._closing(prompt_ids, completion_ids), None), *segments])
-        tail, spans = self._encoder.assemble(out.pieces, len(prompt_ids) + len(completion_ids))
-        return extend(prompt_ids, completion_ids, tail, spans, tuple([view.role for view in views]))
+        return Tail(*self._encoder.assemble(out.pieces, base), tuple([view.role for view in views]))
 
     def create_parser(
         self, begin: ReasoningState, tools: Sequence[ToolSpec] | None, prompt_ids: Sequence[int] | None

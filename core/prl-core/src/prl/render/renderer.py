@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prl.contracts import StreamParser
 from prl.parse import Grammar, ReasoningState
-from prl.render.base import BaseRenderer, extend
+from prl.render.base import BaseRenderer, Tail
 from prl.render.conversation import Conversation, MessageView, SampledTurn, refuse_media, view_messages
 from prl.render.format import ChatFormat
 from prl.render.runs import RunEncoder
@@ -83,39 +83,38 @@ class ChatRenderer(BaseRenderer):
         ids, spans = self._encoder.assemble(out.pieces)
         return RenderedTokens(ids, spans, tuple([view.role for view in conversation.messages]))
 
-    def bridge_to_next_turn(
+    def _bridge(
         self,
-        prompt_ids: Sequence[int],
-        completion_ids: Sequence[int],
+        sampled: tuple[Sequence[int], Sequence[int]],
         new_messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        history: Sequence[Message] | None = None,
-    ) -> RenderedTokens | None:
+        tools: Sequence[ToolSpec] | None,
+        history: Sequence[Message] | None,
+        base: int,
+    ) -> Tail | None:
         """Extend a rollout verbatim by new messages, or None where the template would rewrite what came before."""
+        prompt_ids, completion_ids = sampled
         views = view_messages(new_messages)
         if not views or any(view.role == "assistant" for view in views):
             return None
         stop = completion_ids[-1] if completion_ids and completion_ids[-1] in self._stop_ids else None
         stop_name = None if stop is None else self.format.stop_tokens[self._stop_ids.index(stop)]
-        sampled = SampledTurn(prompt_ids, completion_ids, stop_name, self._grammar)
+        turn = SampledTurn(prompt_ids, completion_ids, stop_name, self._grammar)
         earlier = self._earlier(history)
         conversation = Conversation(
-            earlier + views, tools or None, len(earlier), is_bridge=True, sampled=sampled, has_prompt=True
+            earlier + views, tools or None, len(earlier), is_bridge=True, sampled=turn, has_prompt=True
         )
         refuse_media(self.name, conversation.messages, self.format.media)
-        if self.format.rewrites_history(conversation) or not self.format.can_bridge(conversation, sampled.stop):
+        if self.format.rewrites_history(conversation) or not self.format.can_bridge(conversation, stop_name):
             return None
         out = self._writer()
         for position in range(conversation.first, len(conversation.messages)):
             self.format.write_message(out, conversation, position)
         out.begin(None)
         self.format.write_generation_prompt(out, conversation)
-        pieces = [*self._closing_pieces(conversation, sampled), *out.pieces]
-        if stop is not None and pieces[0].control == stop:
+        pieces = [*self._closing_pieces(conversation, turn), *out.pieces]
+        if stop is not None and pieces[0][0] == stop:
             del pieces[0]  # the model stopped on the token that opens the next turn, and sampled it
-        tail, spans = self._encoder.assemble(pieces, len(prompt_ids) + len(completion_ids))
-        return extend(prompt_ids, completion_ids, tail, spans, tuple([view.role for view in views]))
+        return Tail(*self._encoder.assemble(pieces, base), tuple([view.role for view in views]))
 
     def create_parser(
         self, begin: ReasoningState, tools: Sequence[ToolSpec] | None, prompt_ids: Sequence[int] | None
@@ -153,10 +152,10 @@ class ChatRenderer(BaseRenderer):
         out = self._writer()
         neighbours = [MessageView(NO_MESSAGE, "assistant", ""), MessageView(NO_MESSAGE, "user", "")]
         self.format.write_message(out, Conversation(neighbours, is_bridge=True), 0)
-        last = max((n for n, piece in enumerate(out.pieces) if piece.kind & Kind.SAMPLED), default=len(out.pieces) - 1)
+        sampled = (n for n, (*_, kind, _) in enumerate(out.pieces) if kind & _SAMPLED)
+        last = max(sampled, default=len(out.pieces) - 1)
         close, tail = out.pieces[last : last + 1], out.pieces[last + 1 :]
-        close = [piece._replace(kind=int(Kind.SCAFFOLD)) for piece in close if piece.control in self._stop_ids]
-        return close, tail
+        return [_with_kind(piece, int(Kind.SCAFFOLD)) for piece in close if piece[0] in self._stop_ids], tail
 
     def _closing_pieces(self, conversation: Conversation, sampled: SampledTurn) -> list[Piece]:
         """Return what stands between the completion and the next message.
@@ -187,20 +186,27 @@ def unsample_prompt(pieces: list[Piece], start: int, prompt: Sequence[Piece]) ->
     """
     position = start
     for expected in prompt:
-        piece = pieces[position] if position < len(pieces) else None
-        if piece is None or piece[0] != expected[0] or not piece[1].startswith(expected[1]):
+        if position == len(pieces):
             return
-        if len(piece[1]) > len(expected[1]):
+        control, text, owner, kind, literal = pieces[position]
+        opening = expected[1]
+        if control != expected[0] or not text.startswith(opening):
+            return
+        if len(text) > len(opening):
             if expected is not prompt[-1]:
                 return
-            pieces[position : position + 1] = [
-                piece._replace(text=expected.text),
-                piece._replace(text=piece.text[len(expected.text) :]),
-            ]
+            parts = (opening, text[len(opening) :])
+            pieces[position : position + 1] = [(control, part, owner, kind, literal) for part in parts]
         position += 1
     for n in range(start, position):
-        if pieces[n][3] & _SAMPLED:
-            pieces[n] = pieces[n]._replace(kind=pieces[n].kind & ~_SAMPLED)
+        kind = pieces[n][3]
+        if kind & _SAMPLED:
+            pieces[n] = _with_kind(pieces[n], kind & ~_SAMPLED)
+
+
+def _with_kind(piece: Piece, kind: int) -> Piece:
+    control, text, owner, _, literal = piece
+    return control, text, owner, kind, literal
 
 
 def control_ids(name: str, tokenizer: Tokenizer, tokens: Sequence[str]) -> dict[str, int]:

@@ -6,55 +6,23 @@ border belongs to the piece that holds its first byte.
 
 from __future__ import annotations
 
-import threading
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
+from prl.render.run_cache import Ids, RunCache
 from prl.render.writer import Piece
 from prl.tokenizer import Tokenizer
 from prl.types import Kind, Span
 
-_CACHE_CHARS = 8_000_000
 _MARKED = "\0"
 """Before the key of a text that spells control tokens: such ids are never given to a run with literal text."""
 _KINDS = tuple(Kind(value) for value in range(4))
 
-Ids = list[int]
 Run = tuple[int, int, str]
 """Text pieces between control tokens, `pieces[start:stop]`, and their joined text."""
 
 _new = tuple.__new__  # half the cost of Span(...)
-
-
-class RunCache(dict[str, Ids | None]):
-    """Encoded runs by text, bounded by characters: two generations, the older one dropped as a whole.
-
-    `cache[text]` is one dictionary look-up for a text of the young generation, None for an unknown one. Callers never
-    change the ids.
-    """
-
-    def __init__(self, max_chars: int = _CACHE_CHARS) -> None:
-        super().__init__()
-        self._half = max_chars // 2
-        self._old: dict[str, Ids | None] = {}
-        self._chars = 0
-        self._lock = threading.Lock()
-
-    def __missing__(self, text: str) -> Ids | None:
-        ids = self._old.get(text)
-        if ids is not None:
-            self.put(text, ids)
-        return ids
-
-    def put(self, text: str, ids: Ids) -> None:
-        """Keep the ids of a text."""
-        with self._lock:
-            if self._chars + len(text) > self._half:
-                self._old, self._chars = dict(self), 0
-                self.clear()
-            self[text] = ids
-            self._chars += len(text)
 
 
 class RunEncoder:
@@ -68,47 +36,54 @@ class RunEncoder:
         """Return the pieces' ids, and their spans for ids that begin at token `base`."""
         if not pieces:
             return [], []
-        # Columns of plain values: reading a field of a named tuple takes longer than all the rest of such a loop.
+        # Columns of plain values: reading a field of a piece takes longer than all the rest of such a loop.
         controls, texts, owners, kinds, literals = zip(*pieces, strict=True)
         runs = _runs(controls, texts)
-        known = self._encode(runs, literals)
         ids: Ids = []
         ends: list[int] = []  # of every piece, in tokens
-        done = 0
-        for start, stop, text in runs:
+        done = count = 0
+        for (start, stop, text), run_ids in zip(runs, self._encode(runs, literals), strict=True):
             if start > done:
-                ends += range(len(ids) + 1, len(ids) + 1 + start - done)
                 ids += controls[done:start]
+                ends += range(count + 1, count + 1 + start - done)
+                count += start - done
             done = stop
-            run_ids = known[text]
-            if run_ids is None and True not in literals[start:stop]:
-                run_ids = known[_MARKED + text]
-            if run_ids is not None and stop - start == 1:
+            if run_ids is None:
+                self._add_guarded(pieces[start:stop], text, ids, ends)
+            else:
+                if stop - start > 1:
+                    self._share(texts[start:stop], run_ids, count, ends, is_ascii=text.isascii())
                 ids += run_ids
                 ends.append(len(ids))
-            elif run_ids is not None and self._tokenizer.is_lossless(text):
-                self._share(texts[start:stop], run_ids, len(ids), ends)
-                ids += run_ids
-            else:
-                self._add_guarded(pieces[start:stop], text, ids, ends)
-        ends += range(len(ids) + 1, len(ids) + 1 + len(pieces) - done)
+            count = len(ids)
+        ends += range(count + 1, count + 1 + len(pieces) - done)
         ids += controls[done:]
         return ids, _spans(owners, kinds, ends, base)
 
-    def _encode(self, runs: list[Run], literals: Sequence[bool]) -> dict[str, Ids | None]:
-        """Return ids by text: None for a text that the tokenizer may not encode as the vendor does."""
+    def _encode(self, runs: list[Run], literals: Sequence[bool]) -> list[Ids | None]:
+        """Return the ids of every run.
+
+        None where they are not those of the joined text, or its tokens do not spell it: literal text in it spells
+        control tokens, or the normalizer changes several pieces.
+        """
         cache = self._cache
         known = {text: cache[text] for _, _, text in runs}
         unknown = [text for text, ids in known.items() if ids is None]
-        pattern = self._tokenizer.added_pattern
-        spelled = [] if pattern is None else [text for text in unknown if pattern.search(text) is not None]
-        if spelled:
-            unknown = [text for text in unknown if text not in spelled]
-            free = [text for start, stop, text in runs if text in spelled and True not in literals[start:stop]]
-            self._encode_marked(free, known)
         if unknown:
-            self._add(known, unknown, self._tokenizer.encode_ordinary_many(unknown))
-        return known
+            spelled = set(filter(self._tokenizer.spells_added, unknown))
+            if spelled:
+                unknown = [text for text in unknown if text not in spelled]
+                free = [text for start, stop, text in runs if text in spelled and True not in literals[start:stop]]
+                self._encode_marked(free, known)
+            if unknown:
+                self._add(known, unknown, self._tokenizer.encode_ordinary_many(unknown))
+        is_lossless = self._tokenizer.is_lossless
+        found = [known[text] if stop - start == 1 or is_lossless(text) else None for start, stop, text in runs]
+        if None in found:
+            for place, (start, stop, text) in enumerate(runs):
+                if found[place] is None and known[text] is None and True not in literals[start:stop]:
+                    found[place] = known[_MARKED + text] if stop - start == 1 or is_lossless(text) else None
+        return found
 
     def _encode_marked(self, texts: list[str], known: dict[str, Ids | None]) -> None:
         """Encode texts in which control tokens are spelled and may become ids."""
@@ -118,31 +93,34 @@ class RunEncoder:
             self._add(known, [_MARKED + text for text in unknown], self._tokenizer.encode_many(unknown))
 
     def _add(self, known: dict[str, Ids | None], keys: list[str], encoded: list[Ids]) -> None:
-        for key, ids in zip(keys, encoded, strict=True):
-            known[key] = ids
-            self._cache.put(key, ids)
+        known.update(zip(keys, encoded, strict=True))
+        self._cache.put_all(keys, encoded)
 
-    def _share(self, texts: Sequence[str], run_ids: Ids, base: int, ends: list[int]) -> None:
-        """Share a run's ids out by byte lengths, walking from both ends towards the longest piece."""
+    def _share(self, texts: Sequence[str], run_ids: Ids, base: int, ends: list[int], *, is_ascii: bool) -> None:
+        """Share a run's ids out by byte lengths, walking from both ends towards the longest piece.
+
+        Adds the end of every piece but the last, which ends where the run does.
+        """
         lengths = self._tokenizer.byte_lengths
-        sizes = list(map(len, texts))
+        sizes = list(map(len, texts)) if is_ascii else [len(text.encode()) for text in texts]
         longest = sizes.index(max(sizes))
-        walked, taken, border = 0, 0, 0
-        for text in texts[:longest]:
-            border += len(text.encode())
+        walked = taken = border = 0
+        for size in sizes[:longest]:
+            border += size
             while walked < border and taken < len(run_ids):
                 walked += lengths[run_ids[taken]]
                 taken += 1
             ends.append(base + taken)
+        if longest == len(sizes) - 1:
+            return
         walked, kept, border = 0, len(run_ids), 0
         tail: list[int] = []
-        for text in texts[:longest:-1]:
-            tail.append(base + kept)
-            border += len(text.encode())
+        for size in sizes[:longest:-1]:
+            border += size
             while kept > taken and walked + lengths[run_ids[kept - 1]] <= border:
                 kept -= 1
                 walked += lengths[run_ids[kept]]
-        ends.append(base + kept)
+            tail.append(base + kept)
         ends += reversed(tail)
 
     def _add_guarded(self, members: Sequence[Piece], text: str, ids: Ids, ends: list[int]) -> None:
@@ -151,8 +129,8 @@ class RunEncoder:
         Where literal text spells control tokens, or the normalizer changes the text.
         """
         starts = [0]
-        for piece in members[:-1]:
-            starts.append(starts[-1] + len(piece.text))
+        for _, piece_text, *_ in members[:-1]:
+            starts.append(starts[-1] + len(piece_text))
         owners: list[int] = []  # of every new token, the place of its piece
         cursor = 0
         for begin, end, token in self._template_tokens(members, starts, text):
@@ -171,7 +149,7 @@ class RunEncoder:
         match = pattern.search(text) if pattern is not None else None
         while match is not None and pattern is not None:
             first, last = _piece_at(starts, match.start()), _piece_at(starts, match.end() - 1)
-            if any(piece.literal for piece in members[first : last + 1]):
+            if any(literal for *_, literal in members[first : last + 1]):
                 match = pattern.search(text, match.start() + 1)
                 continue
             found.append((match.start(), match.end(), self._tokenizer.added_tokens[match.group()]))

@@ -10,7 +10,7 @@ from functools import cached_property
 from prl.types import TokenizerError
 
 from .backend import Backend, Encoder, Offsets
-from .table import alternation, join_bytes
+from .table import alternation, join_bytes, shared_prefix
 
 # Characters after which a fast encoder pays for its start: building and proving one costs about what the reference
 # spends on this much text.
@@ -42,6 +42,7 @@ class Tokenizer:
         self.added_tokens: dict[str, int] = dict(backend.added_tokens)
         self.special_ids: frozenset[int] = backend.special_ids
         self.added_pattern: re.Pattern[str] | None = alternation(self.added_tokens)
+        self._added_prefix = shared_prefix(self.added_tokens)
         self.backend_report = "reference only, as asked" if fast == "hf" else "reference; no fast encoder tried yet"
         self._lock = threading.Lock()
         self._settled = fast == "hf"
@@ -110,6 +111,12 @@ class Tokenizer:
         """Return the id of a single added token or vocabulary entry with exactly this text, or None."""
         added = self.added_tokens.get(token)
         return self._backend.token_id(token) if added is None else added
+
+    def spells_added(self, text: str) -> bool:
+        """Whether the text spells an added token."""
+        # looking for what all of them begin with ("<", mostly) is several times faster than the pattern
+        pattern = self.added_pattern
+        return pattern is not None and self._added_prefix in text and pattern.search(text) is not None
 
     def is_lossless(self, text: str) -> bool:
         """Whether the normalizer leaves the text unchanged, so that tokens spell the text as given."""

@@ -98,3 +98,13 @@ def alternation(tokens: Mapping[str, int]) -> re.Pattern[str] | None:
     """Compile a leftmost-longest match of any token; None where there is none."""
     names = sorted((token for token in tokens if token), key=lambda token: (-len(token), token))
     return re.compile("|".join(map(re.escape, names))) if names else None
+
+
+def shared_prefix(tokens: Iterable[str]) -> str:
+    """Return what all tokens that are not empty begin with."""
+    names = [token for token in tokens if token]
+    if not names:
+        return ""
+    first, last = min(names), max(names)
+    length = next((n for n, (one, other) in enumerate(zip(first, last, strict=False)) if one != other), len(first))
+    return first[:length]

@@ -1,7 +1,7 @@
 """Rollouts to training samples: interleave turns, and say why a sample had to be started anew."""
 
 from .causes import Divergence, TurnSpan, classify_break
-from .files import at_line, read_trajectories, trajectory_files
+from .files import at_line, naming_line, read_trajectories, readable, trajectory_files
 from .interleave import InterleaveResult, interleave_rollout
 from .records import RecordedSample, RecordedTrajectory, RecordedTurn
 from .routed import align_routed_experts
@@ -20,8 +20,10 @@ __all__ = [
     "at_line",
     "classify_break",
     "interleave_rollout",
+    "naming_line",
     "number_stretches",
     "read_trajectories",
     "read_trajectory",
+    "readable",
     "trajectory_files",
 ]

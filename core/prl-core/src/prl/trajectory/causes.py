@@ -66,8 +66,19 @@ class _Texts:
 
     @cached_property
     def at(self) -> int:
-        shorter = min(len(self.old), len(self.new))
-        return next((i for i in range(shorter) if self.old[i] != self.new[i]), shorter)
+        return common_prefix(self.old, self.new)
+
+
+def common_prefix(left: Sequence[object], right: Sequence[object]) -> int:
+    """Return how many leading entries, or characters, are equal."""
+    low, high = 0, min(len(left), len(right))
+    while low < high:  # slices compare in C: a binary search beats a loop over long prompts
+        middle = (low + high + 1) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def classify_break(divergence: Divergence, decode: Decode | None = None) -> BreakCause:

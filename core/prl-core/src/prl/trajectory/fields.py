@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
@@ -51,7 +52,7 @@ def logprobs(value: Any, field: str, count: int) -> list[float] | None:
     if not isinstance(value, list):
         raise wrong(field, value, "an array of numbers")
     for position, item in enumerate(value):
-        if not isinstance(item, int | float) or isinstance(item, bool) or math.isnan(item):
+        if not is_number(item) or math.isnan(item):
             raise wrong(f"{field}[{position}]", item, "a log-probability: a number")
     if len(value) != count:
         raise ConfigError(
@@ -60,6 +61,11 @@ def logprobs(value: Any, field: str, count: int) -> list[float] | None:
             next_step="Write one log-probability per sampled token, or leave the field out.",
         )
     return [float(item) for item in value]
+
+
+def is_number(value: Any) -> bool:
+    """Whether a value is a number that floating point can hold."""
+    return isinstance(value, float) or (type(value) is int and abs(value) <= sys.float_info.max)
 
 
 def messages(value: Any, field: str) -> tuple[Message, ...] | None:

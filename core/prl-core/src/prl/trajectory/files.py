@@ -11,6 +11,7 @@ from typing import IO, TypeVar
 
 from prl.types import ConfigError, PrlError
 
+from .json_text import mend_surrogates
 from .records import RecordedTrajectory
 from .shapes import read_trajectory
 
@@ -56,8 +57,8 @@ def _read_document(name: str) -> Iterator[RecordedTrajectory | ConfigError]:
     with _opened(name) as file:
         text = file.read()
     try:
-        data = json.loads(text)
-    except ValueError as cause:
+        data = json.loads(mend_surrogates(text))
+    except (ValueError, RecursionError) as cause:
         raise ConfigError(f"the file is not JSON: {cause}", where=name, next_step="Correct it there.") from cause
     several = isinstance(data, list) and not any(isinstance(item, dict) and "role" in item for item in data)
     for number, item in enumerate(data if several else [data], 1):
@@ -70,9 +71,25 @@ def at_line(error: E, where: str) -> E:
     return type(error)(error.what, where=place, next_step=error.next_step)
 
 
+@contextmanager
+def naming_line(where: str) -> Iterator[None]:
+    """Put the file and line in front of what an error within says of the field that is at fault."""
+    try:
+        yield
+    except PrlError as error:
+        raise at_line(error, where) from error
+
+
+def readable(record: RecordedTrajectory | ConfigError) -> RecordedTrajectory:
+    """Return the rollout; raise where its line could not be read."""
+    if isinstance(record, ConfigError):
+        raise record
+    return record
+
+
 def _read_line(line: bytes, where: str, number: int) -> RecordedTrajectory | ConfigError:
     try:
-        data = json.loads(line.rstrip(b"\r\n").decode("utf-8"))
+        data = json.loads(mend_surrogates(line.rstrip(b"\r\n")).decode("utf-8"))
     except UnicodeDecodeError as cause:
         return ConfigError(f"the line is not UTF-8: {cause.reason}", where=where, next_step="Write the file as UTF-8.")
     except json.JSONDecodeError as cause:
@@ -81,6 +98,8 @@ def _read_line(line: bytes, where: str, number: int) -> RecordedTrajectory | Con
             where=f"{where}:{cause.colno}",
             next_step="Correct it there; each line is one rollout.",
         )
+    except ValueError as cause:  # a number of thousands of digits
+        return ConfigError(f"the line cannot be read: {cause}", where=where, next_step="Correct it there.")
     except RecursionError:
         return ConfigError("the line is nested too deeply", where=where, next_step="Flatten it, or leave it out.")
     return _checked(data, where, number)

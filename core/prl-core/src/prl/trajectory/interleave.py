@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from prl.types import AlignmentError, Break, Rollout, TrainingSample, Turn
 
-from .causes import Divergence, TurnSpan, classify_break
+from .causes import Divergence, TurnSpan, classify_break, common_prefix
 from .routed import align_routed_experts
 
 
@@ -93,19 +93,10 @@ def _check_turn(turn: Turn, number: int, trajectory: str) -> None:
 
 
 def _starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-    return len(ids) >= len(prefix) and ids[: len(prefix)] == prefix
-
-
-def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many leading entries are equal."""
-    low, high = 0, min(len(left), len(right))
-    while low < high:  # slices compare in C: a binary search beats a loop over long prompts
-        middle = (low + high + 1) // 2
-        if left[low:middle] == right[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    size = len(prefix)
+    if len(ids) < size or (size and ids[size - 1] != prefix[-1]):  # most others end here, and nothing was copied
+        return False
+    return ids[:size] == prefix
 
 
 def _break_at(
@@ -115,7 +106,7 @@ def _break_at(
     decode: Callable[[list[int]], str] | None,
     on_break: Callable[[Break, Divergence], None] | None,
 ) -> Break:
-    lengths = [_common_prefix(sample.ids, turn.prompt_ids) for sample in samples]
+    lengths = [common_prefix(sample.ids, turn.prompt_ids) for sample in samples]
     closest = max(range(len(samples)), key=lambda index: (lengths[index], index))
     position = lengths[closest]
     divergence = Divergence(

@@ -7,6 +7,7 @@ A line is known by the first key that it has of: `turns`, `samples`, `responses`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from prl.types import Break, BreakCause, ConfigError, Message
@@ -202,12 +203,9 @@ def _spans(value: Any, field: str, length: int) -> tuple[tuple[int, int, int], .
     whole = isinstance(value, list) and all(
         isinstance(span, list) and len(span) == 3 and all(type(part) is int for part in span) for span in value
     )
-    position = 0
-    for start, end, _ in value if whole else ():
-        if start != position or end < start:
-            break
-        position = end
-    if not whole or position != length:
+    ends = [(0, 0, 0), *value] if whole else [(0, 0, 0)]
+    follow = all(before[1] == span[0] <= span[1] for before, span in pairwise(ends))
+    if not whole or not follow or ends[-1][1] != length:
         raise wrong(field, value, f"[start, end, message] entries that cover the sample's {length} tokens in order")
     return tuple((start, end, message) for start, end, message in value)
 
@@ -216,4 +214,7 @@ def _break(entry: Any, field: str) -> Break:
     causes = [cause.value for cause in BreakCause]
     if not isinstance(entry, dict) or type(entry.get("turn")) is not int or entry.get("cause") not in causes:
         raise wrong(field, entry, f"an object with turn, cause ({', '.join(causes)}) and position")
-    return Break(turn=entry["turn"], cause=BreakCause(entry["cause"]), position=int(entry.get("position") or 0))
+    position = entry.get("position") or 0
+    if type(position) is not int:
+        raise wrong(f"{field}.position", position, "the first differing token: an integer")
+    return Break(turn=entry["turn"], cause=BreakCause(entry["cause"]), position=position)

@@ -15,6 +15,7 @@ from .errors import (
     RenderError,
     RequestAbortedError,
     TokenizerError,
+    WeightTransferError,
     close_names,
 )
 from .generate import EncodedIds, GenerateChoice, GenerateRequest, GenerateResponse, SamplingParams
@@ -23,6 +24,7 @@ from .parsed import InvalidToolCall, ParseDelta, ParsedResponse, ParsedToolCall,
 from .rendered import NO_MESSAGE, Kind, RenderedTokens, Span
 from .rollout import Break, BreakCause, Rollout, Turn
 from .sample import MicroBatch, TrainingSample
+from .weights import Piece, Seats, TensorSpec, WeightManifest, WeightTransfer
 
 __all__ = [
     "NO_MESSAGE",
@@ -48,6 +50,7 @@ __all__ = [
     "ParseDelta",
     "ParsedResponse",
     "ParsedToolCall",
+    "Piece",
     "PluginError",
     "PrlError",
     "PromptTooLongError",
@@ -56,12 +59,17 @@ __all__ = [
     "RequestAbortedError",
     "Rollout",
     "SamplingParams",
+    "Seats",
     "Span",
+    "TensorSpec",
     "TokenizerError",
     "ToolCall",
     "ToolSpec",
     "TrainingSample",
     "Turn",
+    "WeightManifest",
+    "WeightTransfer",
+    "WeightTransferError",
     "arguments_json",
     "close_names",
 ]

@@ -108,6 +108,12 @@ class RequestAbortedError(EngineError):
     code = "aborted"
 
 
+class WeightTransferError(EngineError):
+    """Weights did not arrive whole over a process group; those from before go on serving."""
+
+    code = "transfer_failed"
+
+
 class AlignmentError(PrlError):
     """Streams that must have one entry per token do not; training on them would shift every later token."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntFlag
 from functools import cached_property
 from typing import NamedTuple
@@ -53,6 +53,34 @@ class RenderedTokens:
     token_ids: list[int]
     spans: Sequence[Span] | None
     roles: tuple[str, ...] = ()
+    _head: tuple[Sequence[int], Sequence[int]] | None = field(default=None, init=False, compare=False, repr=False)
+
+    @classmethod
+    def extending(
+        cls,
+        prompt_ids: Sequence[int],
+        completion_ids: Sequence[int],
+        tail: Sequence[int],
+        spans: Sequence[Span] | None,
+        roles: tuple[str, ...] = (),
+    ) -> RenderedTokens:
+        """Return a bridged prompt: `prompt_ids`, `completion_ids`, `tail`. `spans` are of all of them."""
+        # list + list sizes its result at once; a long prompt is copied in every turn of a rollout
+        added = [*completion_ids, *tail]
+        ids = prompt_ids + added if isinstance(prompt_ids, list) else [*prompt_ids, *added]
+        made = cls(ids, spans, roles)
+        object.__setattr__(made, "_head", (prompt_ids, completion_ids))
+        return made
+
+    def begins_with(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> bool:
+        """Whether the ids are those of a prompt and a completion, then more.
+
+        Nothing is compared for the very lists that `extending` was given, which nobody may have changed since.
+        """
+        if self._head is not None and self._head[0] is prompt_ids and self._head[1] is completion_ids:
+            return True
+        start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
+        return self.token_ids[:start] == list(prompt_ids) and self.token_ids[start:end] == list(completion_ids)
 
     def __len__(self) -> int:
         return len(self.token_ids)

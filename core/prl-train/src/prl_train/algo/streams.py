@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING
 
 import torch
@@ -47,15 +48,37 @@ def count_targets(batches: Iterable[MicroBatch]) -> Counts:
 
 
 def check_streams(loss: Loss, batches: Iterable[MicroBatch]) -> None:
-    """Raise `TrainingError` where a row with targets lacks a stream that the loss reads."""
+    """Raise `TrainingError` where a row with targets lacks a stream that the loss reads, or has a bad value in one."""
     for batch in batches:
+        if not any(batch.loss_mask):
+            continue
         missing = [name for name in sorted(loss.streams) if getattr(batch, name) is None]
-        if missing and any(batch.loss_mask):
+        if missing:
             raise TrainingError(
                 f"the loss reads {', '.join(missing)}, which a row of the batch does not have",
                 where="trainer.loss",
                 next_step="; ".join(OPTIONAL_STREAMS[name] for name in missing),
             )
+        for name in ("advantages", "temperatures", *sorted(loss.streams)):
+            _check_values(name, getattr(batch, name), batch.loss_mask)
+
+
+def _check_values(name: str, stream: Sequence[float], mask: Sequence[bool]) -> None:
+    """Raise `TrainingError` unless all values at targets are finite, and temperatures not below 0.
+
+    One such value makes the loss of the whole step one that is no number, and nothing would tell where it came from.
+    """
+    lowest = 0.0 if name == "temperatures" else -math.inf
+    if math.isfinite(sum(compress(stream, mask))) and min(compress(stream, mask)) >= lowest:
+        return
+    bad = (i for i, wanted in enumerate(mask) if wanted and not (math.isfinite(stream[i]) and stream[i] >= lowest))
+    place = next(bad, None)
+    if place is not None:  # else finite values of an infinite sum
+        raise TrainingError(
+            f"{name} is {stream[place]} at a target",
+            where=f"token {place} of a packed row",
+            next_step="find the rollout that brought it: an engine or a reward gave what is no usable number",
+        )
 
 
 def loss_inputs(targets: Targets, batch: MicroBatch) -> LossInputs:

@@ -54,6 +54,12 @@ def attend(
             where=type(module).__name__,
             next_step="set attention_dropout to 0 in the model's config.json",
         )
+    if attention_mask is not None:
+        raise ConfigError(
+            "the model brings an attention mask of its own, which packed attention kernels do not take",
+            where=type(module).__name__,
+            next_step="train a model whose attention is causal, in full or within a sliding window",
+        )
     causal = _is_causal(module, is_causal)
     scale = None if scaling is None or math.isclose(scaling, query.shape[-1] ** -0.5) else scaling
     _check_features(packed.bound, query, key, causal, sliding_window, s_aux, softcap, scale)

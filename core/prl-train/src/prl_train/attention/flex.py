@@ -11,14 +11,12 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask, flex_attention
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from prl.contracts import Scoring
 from prl.types import ConfigError
 
-from .passes import scale_of
 from .sinks import add_sinks
 
-_masks: MutableMapping[Tensor, dict[tuple[int, bool, tuple[int, int]], tuple[BlockMask, Tensor]]] = (
-    WeakTensorKeyDictionary()
-)
+_masks: MutableMapping[Tensor, dict[tuple[int, tuple[int, int]], tuple[BlockMask, Tensor]]] = WeakTensorKeyDictionary()
 
 
 def create() -> Callable[..., Tensor]:
@@ -49,30 +47,30 @@ def flex(
             where="attention = 'flex'",
             next_step="train on CPU with attention = 'sdpa', or use flex on CUDA",
         )
-    mask, real = _mask(cu_seqlens, q.shape[0], causal, window)
+    scoring = Scoring.of(q.shape[-1], causal=causal, window=window, softmax_scale=softmax_scale)
+    mask, real = _mask(cu_seqlens, q.shape[0], scoring.sides)
     batched = (x.transpose(0, 1)[None] for x in (q, k, v))
     out, aux = _attention(q.device.type)(
         *batched,
         score_mod=_cap(softcap) if softcap else None,
         block_mask=mask,
-        scale=scale_of(q, softmax_scale),
+        scale=scoring.scale,
         enable_gqa=q.shape[1] != k.shape[1],
         **_with_lse(),
     )
     attended = out[0].transpose(0, 1)
-    if sinks is not None:
-        attended, _ = add_sinks(attended, getattr(aux, "lse", aux)[0], sinks)
+    attended, _ = add_sinks(attended, getattr(aux, "lse", aux)[0], sinks)
     return torch.where(real[:, None, None], attended, torch.zeros_like(attended))
 
 
-def _mask(cu_seqlens: Tensor, length: int, causal: bool, window: tuple[int, int]) -> tuple[BlockMask, Tensor]:
+def _mask(cu_seqlens: Tensor, length: int, sides: tuple[int, int]) -> tuple[BlockMask, Tensor]:
     """Return the row's block mask, and bool [T] where a token is of a document; made once a micro-batch and window."""
     made = _masks.setdefault(cu_seqlens, {})
-    key = (length, causal, window)
+    key = (length, sides)
     if key not in made:
         place = torch.arange(length, device=cu_seqlens.device, dtype=cu_seqlens.dtype)
         document = torch.searchsorted(cu_seqlens, place, right=True)
-        see = _sees(document, window[0], 0 if causal else window[1])
+        see = _sees(document, *sides)
         made[key] = (
             create_block_mask(see, None, None, length, length, device=str(cu_seqlens.device)),
             document < cu_seqlens.shape[0],

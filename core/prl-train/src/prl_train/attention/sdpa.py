@@ -16,28 +16,31 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from prl.contracts import AttentionPasses, Varlen
+from prl.contracts import AttentionPasses, Scoring, Varlen
 
 from . import sdpa_cuda
 from .naive import NaivePasses
 from .passes import DerivedKernel
 from .sdpa_cpu import CpuPasses
 
-_WASTE = 1.3
+_WASTE = 1.05
 """A batch of documents may have this many times the tokens of its documents: calls cost more than a little padding."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
-    """Documents attended in one call; `rows` [N * length] are row numbers, padding repeats the document's start."""
+class _Plan:
+    """What is attended in one call each: `groups` are pairs (documents, length they are padded to).
 
+    `rows` [N] are the row numbers of all groups, padding repeats a document's start; `places` [T] says where in them
+    each token stands, without the tokens after the last document.
+    """
+
+    groups: list[tuple[int, int]]
     rows: Tensor
-    documents: int
-    length: int
-    real: Tensor | None
+    places: Tensor
 
 
-_plans: MutableMapping[Tensor, dict[bool, list[_Group]]] = WeakTensorKeyDictionary()
+_plans: MutableMapping[Tensor, dict[bool, _Plan]] = WeakTensorKeyDictionary()
 
 
 class Sdpa:
@@ -80,23 +83,9 @@ class Sdpa:
             softcap=softcap,
         )
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, varlen: Varlen, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return out [Tq, Hq, Dv] and lse [Hq, Tq]."""
-        return _passes(q, v, softcap).forward(
-            q, k, v, varlen, causal=causal, window=window, scale=scale, sinks=sinks, softcap=softcap
-        )
+        return _passes(q, v, scoring.softcap).forward(q, k, v, varlen, scoring)
 
     def backward(
         self,
@@ -107,17 +96,10 @@ class Sdpa:
         out: Tensor,
         lse: Tensor,
         varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
+        scoring: Scoring,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return the gradients of q, k, v and sinks."""
-        return _passes(q, v, softcap).backward(
-            dout, q, k, v, out, lse, varlen, causal=causal, window=window, scale=scale, sinks=sinks, softcap=softcap
-        )
+        return _passes(q, v, scoring.softcap).backward(dout, q, k, v, out, lse, varlen, scoring)
 
 
 def create() -> Sdpa:
@@ -142,19 +124,24 @@ def _by_groups(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens: Tensor, causal: bool, softmax_scale: float | None
 ) -> Tensor:
     """Attend in full, documents of similar length in one call; differentiable by torch itself."""
-    out = torch.zeros(q.shape[0], q.shape[1], v.shape[2], dtype=q.dtype, device=q.device)
-    for group in _plan(cu_seqlens, padded=causal):
-        attended = _attend(q, k, v, group, causal=causal, scale=softmax_scale)
-        rows = group.rows if group.real is None else group.rows[group.real]
-        out = out.index_copy(0, rows, attended if group.real is None else attended[group.real])
-    return out
+    plan = _plan(cu_seqlens, padded=causal)
+    sizes = [documents * length for documents, length in plan.groups]
+    # One gather for all groups: each of its own would have a backward pass over the whole row.
+    queries, keys, values = (x[plan.rows].split_with_sizes(sizes) for x in (q, k, v))
+    attended = [
+        _attend(query, key, value, documents, causal, softmax_scale)
+        for (documents, _), query, key, value in zip(plan.groups, queries, keys, values, strict=True)
+    ]
+    out = torch.cat([*attended, q.new_zeros(0, q.shape[1], v.shape[2])])[plan.places]
+    unused = q.shape[0] - len(plan.places)
+    return out if not unused else torch.cat([out, out.new_zeros(unused, *out.shape[1:])])
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, group: _Group, *, causal: bool, scale: float | None) -> Tensor:
-    """Return [N * length, Hq, Dv] of one group."""
+def _attend(q: Tensor, k: Tensor, v: Tensor, documents: int, causal: bool, scale: float | None) -> Tensor:
+    """Return [documents * length, Hq, Dv] of one group."""
 
     def batched(x: Tensor) -> Tensor:
-        return x[group.rows].view(group.documents, group.length, *x.shape[1:]).transpose(1, 2)
+        return x.view(documents, -1, *x.shape[1:]).transpose(1, 2)
 
     attended = scaled_dot_product_attention(
         batched(q),
@@ -165,10 +152,10 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, group: _Group, *, causal: bool, sca
         scale=scale,
         enable_gqa=q.shape[1] != k.shape[1],
     )
-    return attended.transpose(1, 2).reshape(group.documents * group.length, q.shape[1], v.shape[2])
+    return attended.transpose(1, 2).reshape(q.shape[0], q.shape[1], v.shape[2])
 
 
-def _plan(cu_seqlens: Tensor, *, padded: bool) -> list[_Group]:
+def _plan(cu_seqlens: Tensor, *, padded: bool) -> _Plan:
     """Group the documents; made once per micro-batch, not once per layer (it reads `cu_seqlens` back to the host)."""
     plans = _plans.setdefault(cu_seqlens, {})
     if padded not in plans:
@@ -176,25 +163,21 @@ def _plan(cu_seqlens: Tensor, *, padded: bool) -> list[_Group]:
     return plans[padded]
 
 
-def _make_plan(boundaries: Sequence[int], device: torch.device, waste: float) -> list[_Group]:
+def _make_plan(boundaries: Sequence[int], device: torch.device, waste: float) -> _Plan:
     spans = [(start, end) for start, end in pairwise(boundaries) if end > start]
     spans.sort(key=lambda span: span[1] - span[0], reverse=True)
-    groups: list[list[tuple[int, int]]] = []
+    groups: list[tuple[int, int]] = []
+    rows: list[int] = []
+    places = [0] * boundaries[-1]
     tokens = 0
     for start, end in spans:
-        length = groups[-1][0][1] - groups[-1][0][0] if groups else 0
-        if groups and (len(groups[-1]) + 1) * length <= waste * (tokens + end - start):
-            groups[-1].append((start, end))
-            tokens += end - start
+        documents, length = groups[-1] if groups else (0, 0)
+        if groups and (documents + 1) * length <= waste * (tokens + end - start):
+            groups[-1] = documents + 1, length
         else:
-            groups.append([(start, end)])
-            tokens = end - start
-    return [_group(group, device) for group in groups]
-
-
-def _group(spans: Sequence[tuple[int, int]], device: torch.device) -> _Group:
-    length = spans[0][1] - spans[0][0]
-    rows = [row if row < end else start for start, end in spans for row in range(start, start + length)]
-    flags = [row < end for start, end in spans for row in range(start, start + length)]
-    real = None if all(flags) else torch.tensor(flags, device=device).nonzero()[:, 0]
-    return _Group(torch.tensor(rows, device=device), len(spans), length, real)
+            length, tokens = end - start, 0
+            groups.append((1, length))
+        tokens += end - start
+        places[start:end] = range(len(rows), len(rows) + end - start)
+        rows += [*range(start, end), *[start] * (length - (end - start))]
+    return _Plan(groups, torch.tensor(rows, device=device), torch.tensor(places, device=device))

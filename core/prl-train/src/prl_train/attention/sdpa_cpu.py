@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from prl.contracts import Varlen
+from prl.contracts import Scoring, Varlen
 
 from .naive import documents, exact_dtype
 from .sinks import add_sinks, sinks_gradient
@@ -35,23 +35,11 @@ class _Piece:
 class CpuPasses:
     """`AttentionPasses` on the CPU, for keys and values of one head size and without a soft cap."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, varlen: Varlen, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return out [Tq, Hq, D] and lse [Hq, Tq]."""
         out = torch.zeros_like(q)
         lse = torch.full((q.shape[1], q.shape[0]), -torch.inf, dtype=exact_dtype(q), device=q.device)
-        for piece in _pieces(varlen, causal, window, q.dtype):
+        for piece in _pieces(varlen, scoring, q.dtype):
             attended, total = _forward(
                 _batched(q[piece.queries]),
                 _batched(k[piece.keys]),
@@ -59,11 +47,11 @@ class CpuPasses:
                 0.0,
                 piece.causal,
                 attn_mask=piece.mask,
-                scale=scale,
+                scale=scoring.scale,
             )
             out[piece.queries] = attended[0].transpose(0, 1)
             lse[:, piece.queries] = total[0]
-        return (out, lse) if sinks is None else add_sinks(out, lse, sinks)
+        return add_sinks(out, lse, scoring.sinks)
 
     def backward(
         self,
@@ -74,27 +62,21 @@ class CpuPasses:
         out: Tensor,
         lse: Tensor,
         varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
+        scoring: Scoring,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return the gradients of q, k, v and sinks."""
         dq, dk, dv = (torch.zeros_like(x) for x in (q, k, v))
-        for piece in _pieces(varlen, causal, window, q.dtype):
+        for piece in _pieces(varlen, scoring, q.dtype):
             queries, keys, values = (_batched(x) for x in (q[piece.queries], k[piece.keys], v[piece.keys]))
             # The operator reads the log-sum-exp by its own strides: queries before heads.
             total = lse[None, :, piece.queries].transpose(1, 2).contiguous().transpose(1, 2)
             flow, attended = (_batched(x[piece.queries]) for x in (dout, out))
-            grads = _backward(
-                flow, queries, keys, values, attended, total, 0.0, piece.causal, attn_mask=piece.mask, scale=scale
-            )
+            given = (flow, queries, keys, values, attended, total)
+            grads = _backward(*given, 0.0, piece.causal, attn_mask=piece.mask, scale=scoring.scale)
             dq[piece.queries] = grads[0][0].transpose(0, 1)
             dk[piece.keys] += grads[1][0].transpose(0, 1)
             dv[piece.keys] += grads[2][0].transpose(0, 1)
-        return dq, dk, dv, None if sinks is None else sinks_gradient(dout, out, lse, sinks)
+        return dq, dk, dv, sinks_gradient(dout, out, lse, scoring.sinks)
 
 
 def _batched(x: Tensor) -> Tensor:
@@ -102,9 +84,9 @@ def _batched(x: Tensor) -> Tensor:
     return x.transpose(0, 1)[None]
 
 
-def _pieces(varlen: Varlen, causal: bool, window: tuple[int, int], dtype: torch.dtype) -> Iterator[_Piece]:
+def _pieces(varlen: Varlen, scoring: Scoring, dtype: torch.dtype) -> Iterator[_Piece]:
     """Cut each document into calls; queries that see no key are in none."""
-    left, right = window[0], 0 if causal else window[1]
+    left, right = scoring.sides
     for first, end, key, key_end in documents(varlen):
         length, keys = end - first, key_end - key
         if not keys:

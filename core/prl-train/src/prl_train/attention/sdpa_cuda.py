@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from prl.contracts import Varlen
+from prl.contracts import Scoring, Varlen
 
 from .sinks import add_sinks, sinks_gradient
 
@@ -31,36 +31,21 @@ def serves(q: Tensor, v: Tensor, softcap: float) -> bool:
 class CudaPasses:
     """`AttentionPasses` on a CUDA device of compute capability 8.0 or newer."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, varlen: Varlen, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return out [Tq, Hq, D] and lse, float32 [Hq, Tq]."""
         out, lse, *_ = torch.ops.aten._flash_attention_forward(
             q.contiguous(),
             k.contiguous(),
             v.contiguous(),
-            varlen.cu_seqlens_q,
-            varlen.cu_seqlens_k,
-            varlen.max_seqlen_q,
-            varlen.max_seqlen_k,
+            *_borders(varlen),
             0.0,
-            causal,
+            scoring.causal,
             False,
-            scale=scale,
-            **_window(causal, window),
+            scale=scoring.scale,
+            **_window(scoring),
         )
         lse = lse.masked_fill(lse == torch.inf, -torch.inf)
-        return (out, lse) if sinks is None else add_sinks(out, lse, sinks)
+        return add_sinks(out, lse, scoring.sinks)
 
     def backward(
         self,
@@ -71,12 +56,7 @@ class CudaPasses:
         out: Tensor,
         lse: Tensor,
         varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
+        scoring: Scoring,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return the gradients of q, k, v and sinks."""
         unused = torch.empty(0, dtype=torch.uint64, device=q.device)
@@ -87,19 +67,20 @@ class CudaPasses:
             v.contiguous(),
             out.contiguous(),
             lse.masked_fill(lse == -torch.inf, torch.inf).contiguous(),
-            varlen.cu_seqlens_q,
-            varlen.cu_seqlens_k,
-            varlen.max_seqlen_q,
-            varlen.max_seqlen_k,
+            *_borders(varlen),
             0.0,
-            causal,
+            scoring.causal,
             torch.zeros(2, dtype=torch.uint64, device=q.device),
             unused,
-            scale=scale,
-            **_window(causal, window),
+            scale=scoring.scale,
+            **_window(scoring),
         )
-        return dq, dk, dv, None if sinks is None else sinks_gradient(dout, out, lse, sinks)
+        return dq, dk, dv, sinks_gradient(dout, out, lse, scoring.sinks)
 
 
-def _window(causal: bool, window: tuple[int, int]) -> dict[str, int]:
-    return {"window_size_left": window[0], "window_size_right": 0 if causal else window[1]}
+def _borders(varlen: Varlen) -> tuple[Tensor, Tensor, int, int]:
+    return varlen.cu_seqlens_q, varlen.cu_seqlens_k, varlen.max_seqlen_q, varlen.max_seqlen_k
+
+
+def _window(scoring: Scoring) -> dict[str, int]:
+    return dict(zip(("window_size_left", "window_size_right"), scoring.sides, strict=True))

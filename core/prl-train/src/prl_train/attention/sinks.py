@@ -5,21 +5,27 @@ Shapes: T queries, Hq heads. A sink is one more logit a head, without a value.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from prl.contracts import AttentionPasses, Varlen
+from prl.contracts import AttentionPasses, Scoring, Varlen
 
 
-def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor) -> tuple[Tensor, Tensor]:
-    """Give sinks [Hq] their share of out [T, Hq, D] and lse [Hq, T]; a query without keys stays zero."""
+def add_sinks(out: Tensor, lse: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Give sinks [Hq], if any, their share of out [T, Hq, D] and lse [Hq, T]; a query without keys stays zero."""
+    if sinks is None:
+        return out, lse
     with_sinks = torch.logaddexp(lse, sinks[:, None].to(lse.dtype))
     kept = torch.exp(lse - with_sinks)
     return (out * kept.T[..., None]).to(out.dtype), with_sinks
 
 
-def sinks_gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Tensor) -> Tensor:
-    """Return the gradient of sinks [Hq]; out and lse are those with the sinks' share."""
+def sinks_gradient(dout: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None) -> Tensor | None:
+    """Return the gradient of sinks [Hq], None without any; out and lse are those with the sinks' share."""
+    if sinks is None:
+        return None
     delta = (dout.to(lse.dtype) * out.to(lse.dtype)).sum(-1).T
     share = torch.exp(sinks[:, None].to(lse.dtype) - lse)
     return -(share * delta).sum(1).to(sinks.dtype)
@@ -35,22 +41,10 @@ class SinksFromLse:
     def __init__(self, passes: AttentionPasses) -> None:
         self._passes = passes
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, varlen: Varlen, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return out [Tq, Hq, D] and lse [Hq, Tq], with the sinks' share."""
-        out, lse = self._passes.forward(q, k, v, varlen, causal=causal, window=window, scale=scale, **_softcap(softcap))
-        return (out, lse) if sinks is None else add_sinks(out, lse, sinks)
+        out, lse = self._passes.forward(q, k, v, varlen, replace(scoring, sinks=None))
+        return add_sinks(out, lse, scoring.sinks)
 
     def backward(
         self,
@@ -61,19 +55,8 @@ class SinksFromLse:
         out: Tensor,
         lse: Tensor,
         varlen: Varlen,
-        *,
-        causal: bool,
-        window: tuple[int, int],
-        scale: float,
-        sinks: Tensor | None = None,
-        softcap: float = 0.0,
+        scoring: Scoring,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return the gradients of q, k, v and sinks."""
-        dq, dk, dv, _ = self._passes.backward(
-            dout, q, k, v, out, lse, varlen, causal=causal, window=window, scale=scale, **_softcap(softcap)
-        )
-        return dq, dk, dv, None if sinks is None else sinks_gradient(dout, out, lse, sinks)
-
-
-def _softcap(softcap: float) -> dict[str, float]:
-    return {"softcap": softcap} if softcap else {}
+        dq, dk, dv, _ = self._passes.backward(dout, q, k, v, out, lse, varlen, replace(scoring, sinks=None))
+        return dq, dk, dv, sinks_gradient(dout, out, lse, scoring.sinks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -185,8 +186,9 @@ def _boundaries(documents: Sequence[Sequence[int]]) -> list[int]:
 
 def _targets(mask: list[bool], boundaries: Sequence[int]) -> list[bool]:
     """Clear the mask at each document's first token: it has no context, and the token before it is another sample's."""
-    for start in boundaries[:-1]:
-        mask[start] = False
+    for start, end in pairwise(boundaries):
+        if end > start:
+            mask[start] = False
     return mask
 
 
@@ -225,7 +227,7 @@ def _stacked(arrays: Sequence[Any]) -> Any:
 
 
 def check_row(batch: MicroBatch) -> None:
-    """Raise `AlignmentError` unless every stream of a packed row has one entry per token."""
+    """Raise `AlignmentError` unless every stream has one entry per token, and every target a token before it."""
     length = len(batch.input_ids)
     names = ("position_ids", "loss_mask", "advantages", "temperatures")
     optional = ("inference_logprobs", "teacher_logprobs", "routed_experts", "mm_token_type_ids")
@@ -243,5 +245,13 @@ def check_row(batch: MicroBatch) -> None:
         raise AlignmentError(
             f"cu_seqlens {batch.cu_seqlens} do not divide {length} tokens",
             where="a packed row",
+            next_step="build rows with prl_train.data.pack",
+        )
+    nothing_before = [start for start, end in pairwise(batch.cu_seqlens) if end > start and batch.loss_mask[start]]
+    if nothing_before or any(batch.loss_mask[batch.cu_seqlens[-1] :]):
+        place = f"token {nothing_before[0]}, the first of a sample," if nothing_before else "a token of the padding"
+        raise AlignmentError(
+            f"{place} is a target: no token of its sample predicts it",
+            where="loss_mask of a packed row",
             next_step="build rows with prl_train.data.pack",
         )

@@ -15,6 +15,7 @@ from prl.tokenizer import Tokenizer
 from prl.types import RenderError
 
 from .sft_rows import SftRow, SftSample, read_row
+from .written import answer_behind, missing_stop, sampled_end
 
 SampleMode = Literal["auto", "whole", "per_turn", "last"]
 
@@ -54,7 +55,7 @@ def _auto(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
     if builder.renderer.is_prefix_stable:
         ids, mask = _rendered(builder, row, len(row.messages), row.targets(builder.roles))
         if _is_prompted(builder, row, ids, mask):
-            return [(ids, mask)]
+            return [_with_last_stop(builder, row, ids, mask)]
     joined: list[_Piece] = []
     for ids, mask in _turns(builder, row):
         base = max((piece for piece in joined if ids[: len(piece[0])] == piece[0]), key=_length, default=None)
@@ -77,10 +78,21 @@ def _is_prompted(builder: SampleBuilder, row: SftRow, ids: list[int], mask: list
         return True
     before = row.messages[: turns[0]]
     prompt = builder.renderer.render_ids(before, tools=row.tools, add_generation_prompt=True)
+    if ids[: len(prompt)] != prompt:
+        return False
     opening = prompt[len(builder.renderer.render_ids(before, tools=row.tools)) if before else 0 :]
     starts = [i for i in range(1, len(ids)) if mask[i] and not mask[i - 1]]
     behind = sum(ids[start - len(opening) : start] == opening for start in starts if start >= len(opening))
     return behind >= len(turns)
+
+
+def _with_last_stop(builder: SampleBuilder, row: SftRow, ids: list[int], mask: list[bool]) -> _Piece:
+    """Return a whole render, its last turn ended as a model ends it where nothing after it does."""
+    last = len(row.messages) - 1
+    if row.messages[last]["role"] != "assistant" or last not in row.targets(builder.roles):
+        return ids, mask
+    stop = missing_stop(builder.renderer, row.messages, row.tools, (ids, mask))
+    return _ended(ids, mask, stop) if stop else (ids, mask)
 
 
 def _length(piece: _Piece) -> int:
@@ -125,25 +137,25 @@ def _turns(builder: SampleBuilder, row: SftRow) -> Iterator[_Piece]:
 
 
 def _turn(builder: SampleBuilder, row: SftRow, turn: int, targets: Sequence[int]) -> _Piece:
-    ids, mask = _cut(*_rendered(builder, row, turn + 1, targets))
-    prompt = builder.renderer.render_ids(row.messages[:turn], tools=row.tools, add_generation_prompt=True)
-    if ids[: len(prompt)] == prompt:
-        return ids, mask
-    return _behind(builder.tokenizer, prompt, ids, mask) or (ids, mask)
+    """Return a turn behind its prompt, whose tokens are none of the turn's own; `targets` are trained in it too."""
+    renderer, before, tools = builder.renderer, row.messages[:turn], row.tools
+    opened = renderer.render(before, tools=tools, add_generation_prompt=True)
+    answered = renderer.render(row.messages[: turn + 1], tools=tools)
+    others = [index for index in targets if index != turn]
+    roles = {row.messages[index]["role"] for index in others}
+    own = answered.loss_mask({"assistant"}, messages=[turn])
+    behind = answer_behind(renderer, builder.tokenizer, before, opened.token_ids, answered, own, tools)
+    stop = missing_stop(renderer, row.messages[: turn + 1], tools, behind or (answered.token_ids, own))
+    if behind is None:  # the template writes an answered turn otherwise than it prompts for one
+        known = answered.loss_mask(roles, messages=others)
+        return _ended(answered.token_ids, [one or other for one, other in zip(own, known, strict=True)], stop)
+    return _ended(opened.token_ids + behind[0], opened.loss_mask(roles, messages=others) + behind[1], stop)
 
 
-def _behind(tokenizer: Tokenizer, prompt: list[int], ids: list[int], mask: list[bool]) -> _Piece | None:
-    """Encode a turn on its own behind its prompt, where one text was one render's and its tokens crossed the border.
-
-    None where the template writes the answered turn otherwise than it prompts for one: there is no such border.
-    """
-    before, whole = tokenizer.decode(prompt), tokenizer.decode(ids)
-    if not whole.startswith(before):
-        return None
-    completion = tokenizer.encode(whole[len(before) :])
-    shared = next((i for i, (a, b) in enumerate(zip(prompt, ids, strict=False)) if a != b), min(len(prompt), len(ids)))
-    known = mask[:shared] + [False] * (len(prompt) - shared)
-    return prompt + completion, known + [True] * len(completion)
+def _ended(ids: list[int], mask: list[bool], stop: list[int]) -> _Piece:
+    """Cut off what follows the last target, and add the stop token that a render lacks."""
+    ids, mask = _cut(ids, mask)
+    return ids + stop, mask + [True] * len(stop)
 
 
 def _rendered(builder: SampleBuilder, row: SftRow, end: int, targets: Sequence[int]) -> _Piece:
@@ -154,5 +166,5 @@ def _rendered(builder: SampleBuilder, row: SftRow, end: int, targets: Sequence[i
 
 def _cut(ids: list[int], mask: list[bool]) -> _Piece:
     """Cut off what follows the last target: a template's close after a turn is no part of what later turns extend."""
-    end = len(mask) - next((i for i, flag in enumerate(reversed(mask)) if flag), len(mask))
+    end = sampled_end(mask)
     return ids[:end], mask[:end]

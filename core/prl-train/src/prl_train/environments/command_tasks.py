@@ -40,7 +40,7 @@ class CommandTask(BaseModel):
 def read_tasks(path: Path) -> list[CommandTask]:
     """Return the tasks of a file; raise `ConfigError` that names the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"the tasks cannot be read: {error}",

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from prl.contracts import AgentEndpoint, AgentEnvironment, EngineClient, Example, Renderer
 from prl.types import SamplingParams
 from prl_train.config import GatewaySection
+from prl_train.orchestrator.answers import check_agent_result
 from prl_train.orchestrator.play import LiveRollout
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class AgentPlayer:
         session = gateway.open_session(sampling=self.sampling, seed=live.seed, cache_salt=cache_salt)
         endpoint = AgentEndpoint(base_url=base_url, api_key=session.api_key, model=self.host.model)
         try:
-            result = await environment.run(example, endpoint)
-            live.reward, live.output = float(result.reward), result.output
+            result = check_agent_result(await environment.run(example, endpoint), live.where)
+            live.reward, live.output = result.reward, result.output
             live.metrics.update(result.metrics)
             live.stop_reason = "done"
         finally:

@@ -49,6 +49,8 @@ class WorkerSettings(Section):
     seed: int = 0
     max_turns: PositiveInt | None = None
     continue_truncated: bool = False
+    environment_seconds: float | None = None
+    rollout_seconds: float | None = None
     teacher: TeacherRolloutsSection | None = None
     images: ImagesSection = Field(default_factory=ImagesSection)
     plugins: PluginsConfig = Field(default_factory=PluginsConfig)

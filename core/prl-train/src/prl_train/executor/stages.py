@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from prl.contracts import AgentEnvironment, Environment, Example, RolloutJob
 from prl.types import ConfigError, Rollout
+from prl_train.orchestrator.answers import EnvironmentAnswerError
 from prl_train.orchestrator.play import LiveRollout, RolloutPlayer, begin_rollout
 from prl_train.orchestrator.schedule import Schedule
 
@@ -22,10 +23,21 @@ class Stage:
     player: RolloutPlayer
     agents: AgentPlayer | None = None
 
-    async def play(
+    async def play(self, live: LiveRollout, job: RolloutJob) -> None:
+        """Fill `live`; raise what breaks."""
+        environment, example = self.schedule.task(job.group)
+        live.example_id = str(example.id)
+        await self._play(live, environment, example, job.cache_salt)
+        if not live.turns:
+            raise EnvironmentAnswerError(
+                "the rollout ended before its first turn",
+                where=live.where,
+                next_step="an environment needs max_turns of 1 or more; an agent must ask the model it is given",
+            )
+
+    async def _play(
         self, live: LiveRollout, environment: Environment | AgentEnvironment, example: Example, cache_salt: str
     ) -> None:
-        """Fill `live`; raise what breaks."""
         if not isinstance(environment, AgentEnvironment):
             await self.player.play(live, environment, example, cache_salt)
             return
@@ -39,24 +51,39 @@ class Stage:
 
 
 class StagePlayer:
-    """Plays jobs of several stages; what breaks in a rollout is kept in it."""
+    """Plays jobs of several stages; what breaks in a rollout, or takes longer than `seconds`, is kept in it."""
 
-    def __init__(self, stages: Mapping[str | None, Stage]) -> None:
+    def __init__(self, stages: Mapping[str | None, Stage], seconds: float | None = None) -> None:
         self.stages = dict(stages)
+        self.seconds = seconds
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play one rollout to its end; when cancelled, wait until what it began has ended."""
         stage = self.stages[job.evaluation]
-        environment, example = stage.schedule.task(job.group)
-        live = begin_rollout(job, stage.schedule, environment, example)
-        task = asyncio.create_task(stage.play(live, environment, example, job.cache_salt))
+        live = begin_rollout(job, stage.schedule)
+        task = asyncio.create_task(stage.play(live, job))
         try:
-            await asyncio.wait([task])
+            done, _ = await asyncio.wait([task], timeout=self.seconds)
         except asyncio.CancelledError:
-            task.cancel()
-            await asyncio.wait([task])
+            await _end(task)
             raise
+        if not done:
+            await _end(task)
+            return live.finished(self._too_long(live))
         return live.finished(_failure(task))
+
+    def _too_long(self, live: LiveRollout) -> EnvironmentAnswerError:
+        return EnvironmentAnswerError(
+            f"the rollout did not end within {self.seconds:g} s",
+            where=live.where,
+            next_step="see what it waits for, or raise orchestrator.rollout_seconds",
+        )
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel a task and wait until what it began has ended."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _failure(task: asyncio.Task[None]) -> BaseException | None:

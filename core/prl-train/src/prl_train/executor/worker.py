@@ -64,7 +64,9 @@ class Worker:
             self.renderer if renders else None,
             **self.settings.client_mode_options,
         )
-        self._player = StagePlayer(self._stages(mode, self._training_mode(mode), model))
+        self._player = StagePlayer(
+            self._stages(mode, self._training_mode(mode), model), seconds=self.settings.rollout_seconds
+        )
 
     async def play(self, job: RolloutJob) -> Rollout:
         """Play one rollout to its end. What breaks is in the rollout's `error`, with the turns so far."""
@@ -108,6 +110,7 @@ class Worker:
             sampling=sampling,
             max_turns=self.settings.max_turns,
             continue_truncated=self.settings.continue_truncated,
+            environment_seconds=self.settings.environment_seconds,
             prepare=partial(inline_images, policy=self.settings.images.policy()),
         )
         agents = None if self._host is None else AgentPlayer(self._host, sampling)

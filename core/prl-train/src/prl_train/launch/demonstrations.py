@@ -65,7 +65,7 @@ def demonstrations(schedule: Schedule, first: int = 0) -> Iterator[tuple[Environ
     demonstrators(schedule)
     number = first
     while True:
-        environment, _ = schedule.task(number)
+        environment = schedule.environment(number)
         if isinstance(environment, Environment) and isinstance(environment, Demonstrator):  # all are, by now
             yield environment, environment.demonstration(number)
         number += 1

@@ -16,6 +16,7 @@ from prl_train.attention import AUTO
 from prl_train.config import RLConfig
 from prl_train.orchestrator import Schedule, WeightedEnvironment
 from prl_train.run import RunFolder
+from prl_train.transfer.check import check_transfer
 
 from .demonstrations import demonstrators
 from .engines import make_pool
@@ -72,8 +73,10 @@ def check_names(config: RLConfig) -> Schedule:
             where='trainer.lora.publish = "adapter"',
             next_step='use "merged" here; "adapter" is for `prl sft`, whose weights nobody samples from meanwhile',
         )
-    for entry in config.environments:
-        _find("environment", entry.name, "[[environments]] name")
+    check_transfer(config)
+    for number, entry in enumerate(config.environments, start=1):
+        record = _find("environment", entry.name, "[[environments]] name")
+        build_options(record, entry.options, where=f"[[environments]] number {number}, options")
     environments = [
         WeightedEnvironment(create("environment", entry.name, **entry.options), entry.weight)
         for entry in config.environments

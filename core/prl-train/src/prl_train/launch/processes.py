@@ -20,7 +20,9 @@ from prl_train.run import RunFolder
 from prl_train.run.phase import PhaseLog
 from prl_train.sft import warm_up
 from prl_train.trainer import Trainer
+from prl_train.transfer.broadcast import Broadcast
 
+from .beside import train_beside
 from .demonstrations import supervised_samples
 from .engines import run_engine
 from .open_run import attach_run, begin_run, use_plugins
@@ -134,24 +136,10 @@ def _told(folder: RunFolder, part: str, place: Place | None = None) -> Iterator[
 
 
 async def _everything(parts: RunParts) -> Outcome:
-    """Train in a thread beside the orchestrator; the first to fail ends the other, and its error is the run's."""
+    """Run the engine, and beside it the orchestrator and the trainer."""
     # The engine comes up before the trainer begins: transformers cannot load two models at once in one process.
     async with run_engine(parts.config.engine, parts.model) as engine:
-        stop = threading.Event()
-        training = asyncio.create_task(asyncio.to_thread(_training(parts).run, stop))
-        orchestrating = asyncio.create_task(_orchestrate(parts, engine))
-        try:
-            await asyncio.wait({training, orchestrating}, return_when=asyncio.FIRST_EXCEPTION)
-            if training.done() and training.exception() is not None:
-                training.result()
-            outcome = await orchestrating
-            stop.set()  # the orchestrator is done when the last batch was trained; what is left is the last checkpoint
-            await training
-            return outcome
-        finally:
-            stop.set()
-            orchestrating.cancel()
-            await asyncio.gather(training, orchestrating, return_exceptions=True)
+        return await train_beside(parts.folder, _training(parts).run, _orchestrate(parts, engine))
 
 
 async def _orchestrate_alone(parts: RunParts) -> Outcome:
@@ -180,7 +168,7 @@ async def _orchestrate(parts: RunParts, engine: EngineClient) -> Outcome:
         try:
             return await orchestrator.run()
         finally:
-            sinks.close()
+            await asyncio.to_thread(sinks.close)
 
 
 def _training(parts: RunParts) -> TrainLoop | LocalTrainers:
@@ -192,13 +180,15 @@ def make_train_loop(parts: RunParts) -> TrainLoop:
     """Return the trainer's loop of a run."""
     config = parts.config
     settings = config.trainer.model_copy(update={"model": parts.model})
+    trainer = Trainer(settings)
     return TrainLoop(
-        Trainer(settings),
+        trainer,
         parts.folder,
         steps=config.orchestrator.steps,
         max_async_level=config.orchestrator.max_async_level,
         wait_seconds=config.run.wait_seconds,
         warm_up=_warm_up(parts),
+        broadcast=Broadcast(trainer, parts.folder) if settings.weight_transfer == "broadcast" else None,
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from typing import Any
 
 from prl.contracts import AgentEnvironment, EngineClient, RolloutExecutor, RolloutFilter, WorkerSpec
 from prl.plugin import ClientModeEntry, ExecutorEntry, build_options, create, get_registry, take_snapshot
-from prl.types import ConfigError
+from prl.types import ConfigError, PluginError
 from prl_train.config import FilterSection, RLConfig
 from prl_train.executor import WorkerSettings
 from prl_train.executor.settings import make_evaluation_schedule
@@ -33,7 +34,10 @@ def check_workers(config: RLConfig, schedule: Schedule) -> None:
             where="executor, and [engine]",
             next_step='serve the engine (`prl serve`) and set engine.url, or use executor = "local"',
         )
+    _check_options("filter", "[[filters]]", [(one.name, one.options) for one in config.filters])
     make_filters(config.filters)
+    held_out = [(one.environment, one.options) for one in config.evaluations]
+    _check_options("environment", "[[evaluations]]", held_out)
     schedules = [schedule, *(make_evaluation_schedule(section, config.run.seed) for section in config.evaluations)]
     _check_unique([section.name for section in config.evaluations])
     _check_agents(config, schedules)
@@ -81,6 +85,8 @@ def worker_spec(parts: RunParts, *, engine_key: str | None = None) -> WorkerSpec
         seed=config.run.seed,
         max_turns=config.orchestrator.max_turns,
         continue_truncated=config.orchestrator.truncated_turn == "continue",
+        environment_seconds=config.orchestrator.environment_seconds,
+        rollout_seconds=config.orchestrator.rollout_seconds,
         teacher=config.teacher.rollouts,
         images=config.images,
         plugins=config.plugins,
@@ -134,6 +140,18 @@ def evaluation_plans(
         )
         for section in parts.config.evaluations
     ]
+
+
+def _check_options(kind: str, section: str, chosen: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Find each name and check its options; an error says which entry of the section it is about."""
+    for number, (name, options) in enumerate(chosen, start=1):
+        where = f"{section} number {number}"
+        try:
+            record = get_registry().find(kind, name)
+        except PluginError as error:
+            error.where = error.where or where
+            raise
+        build_options(record, options, where=f"{where}, options")
 
 
 def _check_unique(names: Sequence[str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from prl.contracts import ExampleHistory, RolloutFilter
-from prl.types import Rollout
+from prl.types import PrlError, Rollout
 from prl_train.run import RunError
 
 
@@ -24,7 +25,8 @@ class FilterSet:
         if not valid:
             return drops
         for label, one in self._filters.items():
-            reasons = one.judge([rollouts[number] for number in valid])
+            with _named(label):
+                reasons = one.judge([rollouts[number] for number in valid])
             if len(reasons) != len(valid):
                 raise RunError(
                     f"filter {label!r} returned {len(reasons)} judgements for {len(valid)} rollouts",
@@ -38,7 +40,11 @@ class FilterSet:
 
     def wants(self, example_id: str, group: int) -> bool:
         """Whether every filter with a history wants the example played."""
-        return all(history.wants(example_id, group) for history in self._histories.values())
+        return all(self._wants(label, example_id, group) for label in self._histories)
+
+    def _wants(self, label: str, example_id: str, group: int) -> bool:
+        with _named(label):
+            return self._histories[label].wants(example_id, group)
 
     @property
     def has_history(self) -> bool:
@@ -48,8 +54,9 @@ class FilterSet:
     def note(self, rollouts: Sequence[Rollout]) -> None:
         """Tell the histories of one group."""
         valid = [rollout for rollout in rollouts if rollout.error is None]
-        for history in self._histories.values() if valid else ():
-            history.note(valid)
+        for label, history in self._histories.items() if valid else ():
+            with _named(label):
+                history.note(valid)
 
     def state(self) -> dict[str, Any]:
         """Return what the histories remember, by label."""
@@ -59,4 +66,20 @@ class FilterSet:
         """Go on from `state`; a filter that was not there before begins anew."""
         for label, history in self._histories.items():
             if label in state:
-                history.restore(state[label])
+                with _named(label):
+                    history.restore(state[label])
+
+
+@contextmanager
+def _named(label: str) -> Iterator[None]:
+    """Say whose fault it is when a filter fails: a rollout that nobody judged is neither trained on nor dropped."""
+    try:
+        yield
+    except PrlError:
+        raise
+    except Exception as error:
+        raise RunError(
+            f"filter {label!r} failed: {type(error).__name__}: {error}",
+            where="[[filters]]",
+            next_step="repair or remove the filter; the batches so far are kept, `--resume` goes on from them",
+        ) from error

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 from prl.contracts import RolloutExecutor, RolloutJob
 from prl.trajectory import InterleaveResult, interleave_rollout
-from prl.types import Break, Message, PrlError, Rollout, TrainingSample
+from prl.types import AlignmentError, Break, Message, PrlError, Rollout, TrainingSample
 from prl_train.algo import grpo_advantages
 
+from .answers import check_reward
 from .filtering import FilterSet
 from .play import begin_rollout
 from .schedule import AnyEnvironment, Schedule
@@ -95,6 +98,11 @@ class Group:
         return list(zip(self.rollouts, self.results, strict=True))
 
 
+def _finite(reward: Any) -> float:
+    """Return the reward of a broken rollout; what is no number counts as none."""
+    return float(reward) if isinstance(reward, int | float) and math.isfinite(reward) else 0.0
+
+
 def group_advantages(rollouts: list[Rollout], *, std: bool) -> list[float]:
     """Return one advantage per rollout, compared among those without an error; a broken rollout gets 0.0."""
     valid = [rollout.reward for rollout in rollouts if rollout.error is None]
@@ -148,9 +156,9 @@ class GroupRunner:
 
     async def run(self, index: int) -> Group:
         """Play a group to its end. An error in one rollout is recorded in it and spares the others."""
-        environment, example = self.schedule.task(index)
-        if self.expect is not None:
-            self.expect(example.messages)
+        environment = self.schedule.environment(index)
+        # What breaks here breaks again in the rollouts, which record it.
+        await asyncio.gather(self._announce(index), return_exceptions=True)
         tasks = [asyncio.create_task(self._play(index, member)) for member in range(self.group_size)]
         try:
             await asyncio.wait(tasks)
@@ -162,6 +170,10 @@ class GroupRunner:
         played = [self._finished(index, member, task) for member, task in enumerate(tasks)]
         return await asyncio.to_thread(self._assemble, index, environment, played)
 
+    async def _announce(self, index: int) -> None:
+        if self.expect is not None:
+            self.expect(self.schedule.task(index)[1].messages)
+
     async def _play(self, index: int, member: int) -> Played:
         async with self._room:
             # The salt is fixed when the rollout starts: its later turns extend its own keys, no other rollout's.
@@ -169,16 +181,24 @@ class GroupRunner:
         return await self._finish(rollout)
 
     async def _finish(self, rollout: Rollout) -> Played:
-        """Return a rollout with its samples, which the finishers complete."""
-        result = await asyncio.to_thread(interleave_rollout, rollout, decode=self.decode)
-        if rollout.error is not None:
-            return rollout, result
+        """Return a rollout with its samples, which the finishers complete; one that has none is a broken one."""
         try:
-            for finish in self.finishers:
+            check_reward(rollout.reward, f"environment {rollout.environment!r}, example {rollout.example_id!r}")
+            result = await asyncio.to_thread(interleave_rollout, rollout, decode=self.decode)
+            for finish in self.finishers if rollout.error is None else ():
                 result = await finish(rollout, result)
         except PrlError as error:
-            return replace(rollout, error=f"{type(error).__name__}: {error}", stop_reason="error"), result
+            return await asyncio.to_thread(self._broken, rollout, error)
         return rollout, result
+
+    def _broken(self, rollout: Rollout, error: PrlError) -> Played:
+        """Return the rollout with the first of its errors, and with masks of zeros."""
+        said = rollout.error or f"{type(error).__name__}: {error}"
+        broken = replace(rollout, error=said, stop_reason="error", reward=_finite(rollout.reward))
+        try:
+            return broken, interleave_rollout(broken, decode=self.decode)
+        except AlignmentError:  # its turns make no sample; they are in the rollout
+            return broken, InterleaveResult([], [], [], [])
 
     def _job(self, index: int, member: int) -> RolloutJob:
         salt = f"weights-{self.current_version()}"
@@ -192,7 +212,7 @@ class GroupRunner:
             error = task.exception()
         if error is None:
             return task.result()
-        live = begin_rollout(self._job(index, member), self.schedule, *self.schedule.task(index))
+        live = begin_rollout(self._job(index, member), self.schedule)
         return (broken := live.finished(error)), interleave_rollout(broken)
 
     def _assemble(self, index: int, environment: AnyEnvironment, played: list[Played]) -> Group:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prl.contracts import Renderer
+from prl.types import PrlError
 from prl_train.config import OrchestratorSection
 from prl_train.run import DeadStateError, Progress, RunFolder, StepBatch, write_json
 from prl_train.run.files import write_text
@@ -64,6 +65,7 @@ class Orchestrator:
     async def run(self) -> Outcome:
         """Make all batches that are not there yet; return when the last one was trained and reported."""
         step, pool = self._resume()
+        await asyncio.to_thread(self.reporter.begin)
         async with self._lag:
             batches = asyncio.create_task(self._make_batches(step, pool))
             weights = asyncio.create_task(self._follow(pool, until=self.settings.steps))
@@ -106,7 +108,11 @@ class Orchestrator:
         return pool.step, pool
 
     def _wants(self, group: int) -> bool:
-        return self.filters.wants(self.runner.schedule.task(group)[1].id, group)
+        try:
+            example = self.runner.schedule.task(group)[1]
+        except PrlError:
+            return True  # it is played, so that its rollouts record what is wrong
+        return self.filters.wants(example.id, group)
 
     def _follow(self, pool: GroupPool, *, until: int) -> Coroutine[Any, Any, None]:
         def on_version(version: int) -> None:
@@ -155,6 +161,8 @@ class Orchestrator:
         write_text(self.folder.rollout_path(batch.step), lines)
         self.folder.write_batch(batch)
         write_json(self.folder.progress, {"batches": batch.step + 1, "next_group": batch.progress.next_group})
+        if self.settings.keep_rollouts is not None:
+            self.folder.prune_rollouts(batch.step + 1 - self.settings.keep_rollouts)
 
     def _note_signal(self, groups: Sequence[Group], reward: float) -> None:
         if self._first_reward is None:

@@ -94,12 +94,17 @@ def _drops(groups: Iterable[Group]) -> dict[str, float]:
 
 
 def _environments(groups: Sequence[Group], played: Sequence[Group]) -> dict[str, float]:
-    """Return `env/<name>/...`: the environment's own metrics, and its share of the run's."""
+    """Return `env/<name>/...`: the environment's own metrics, and its share of the run's.
+
+    A metric of its own that has the name of one of the run's is `env/<name>/own/...`: neither hides the other.
+    """
     metrics: dict[str, float] = {}
     for name in sorted({group.environment.name for group in played}):
         mine = [pair for group in groups if group.environment.name == name for pair in _valid_pairs(group)]
         all_mine = [group for group in played if group.environment.name == name]
-        values = _own_metrics(mine) | _environment(mine) | _errors(all_mine) | _drops(all_mine)
+        shared = _environment(mine) | _errors(all_mine) | _drops(all_mine)
+        own = {f"own/{key}" if key in shared else key: value for key, value in _own_metrics(mine).items()}
+        values = own | shared
         metrics |= {f"env/{name}/{key}": value for key, value in values.items()}
     return metrics
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from prl.contracts import AgentEnvironment, ChatSession, ClientMode, Environment, Episode, Example, RolloutJob
+from prl.contracts import ChatSession, ClientMode, Environment, Episode, Example, RolloutJob
 from prl.types import Message, PromptTooLongError, Rollout, SamplingParams, ToolSpec, Turn
 
+from .answers import check_step, in_time
 from .schedule import Schedule
 
 
@@ -30,6 +31,11 @@ class LiveRollout:
     output: str = ""
     tools: tuple[ToolSpec, ...] = ()
 
+    @property
+    def where(self) -> str:
+        """What is played, for errors."""
+        return f"environment {self.environment!r}, example {self.example_id!r}, turn {len(self.turns)}"
+
     def finished(self, error: BaseException | None = None) -> Rollout:
         """Return the frozen rollout; with `error` it keeps its turns and says what broke."""
         return Rollout(
@@ -50,16 +56,18 @@ class LiveRollout:
         )
 
 
-def begin_rollout(
-    job: RolloutJob, schedule: Schedule, environment: Environment | AgentEnvironment, example: Example
-) -> LiveRollout:
-    """Return the rollout of a job before its first turn: the same names and seed wherever it is played."""
+def begin_rollout(job: RolloutJob, schedule: Schedule) -> LiveRollout:
+    """Return the rollout of a job before its first turn: the same names and seed wherever it is played.
+
+    The example goes by its number until it was asked for.
+    """
+    environment = schedule.environment(job.group)
     group = f"group-{job.group:06d}" if job.evaluation is None else f"eval-{job.evaluation}-{job.group:06d}"
     return LiveRollout(
         trajectory_id=f"{group}/{job.member:03d}",
         group_id=group,
         environment=environment.name,
-        example_id=example.id,
+        example_id=f"{environment.name}/{job.group}",
         seed=schedule.rollout_seed(job.group, job.member),
     )
 
@@ -76,6 +84,7 @@ class RolloutPlayer:
         max_turns: int | None = None,
         continue_truncated: bool = False,
         prepare: Callable[[Sequence[Message]], Awaitable[Sequence[Message]]] | None = None,
+        environment_seconds: float | None = None,
     ) -> None:
         self.mode = mode
         self.model = model
@@ -83,6 +92,7 @@ class RolloutPlayer:
         self.max_turns = max_turns
         self.continue_truncated = continue_truncated
         self.prepare = prepare
+        self.environment_seconds = environment_seconds
 
     async def play(self, live: LiveRollout, environment: Environment, example: Example, cache_salt: str) -> None:
         """Fill `live` with turns until the episode ends. The salt stays the same for the whole rollout."""
@@ -100,12 +110,17 @@ class RolloutPlayer:
             fresh = reply
 
     async def _sample(self, session: ChatSession, live: LiveRollout, fresh: Sequence[Message]) -> Turn | None:
-        """Sample one turn; None where the prompt no longer fits: the earlier turns stay trainable."""
+        """Sample one turn; None where the prompt no longer fits: the earlier turns stay trainable.
+
+        A task whose first prompt does not fit has nothing to train on and no reward: its error is raised.
+        """
         if self.prepare is not None:
             fresh = await self.prepare(fresh)
         try:
             turn = await session.turn(fresh, self.sampling)
         except PromptTooLongError:
+            if not live.turns:
+                raise
             live.stop_reason, live.is_truncated = "prompt_too_long", True
             return None
         live.messages.extend([*fresh, turn.message])
@@ -115,8 +130,9 @@ class RolloutPlayer:
 
     async def _judge(self, episode: Episode, live: LiveRollout, turn: Turn) -> Sequence[Message] | None:
         """Let the environment answer; return its messages, or None where the rollout ends."""
-        result = await episode.step(turn.message, turn.parsed)
-        live.reward = float(result.reward)
+        answer = await in_time(episode.step(turn.message, turn.parsed), self.environment_seconds, live.where)
+        result = check_step(answer, live.where)
+        live.reward = result.reward
         live.metrics.update(result.metrics)
         cut = turn.finish_reason == "length"
         live.is_truncated = live.is_truncated or cut

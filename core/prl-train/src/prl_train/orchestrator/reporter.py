@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from prl_train.run import RunFolder
-from prl_train.run.metrics import is_evaluation, read_metrics
+from prl_train.run.metrics import EVALUATION, is_evaluation, read_metrics
 
 from .sinks import SinkSet
 
@@ -23,9 +23,24 @@ class StepReporter:
         self._next: int | None = None
         self._waiting: dict[int, dict[str, float]] = {}
 
+    def begin(self) -> None:
+        """Find out what was reported already, and take the evaluations that were done but not reported.
+
+        A run may be killed between the two; call this before any evaluation begins.
+        """
+        rows = read_metrics(self.folder.metrics)
+        steps = [int(row["step"]) for row in rows if not is_evaluation(row)]
+        self._next = max(steps, default=-1) + 1
+        told = {(name, value) for row in rows for name, value in row.items() if name.startswith(EVALUATION)}
+        for name, version, values in self.folder.read_evaluations():
+            if (f"{EVALUATION}{name}/step", version) not in told:
+                self.evaluated(version, values)
+
     def report(self) -> int:
         """Report every trained step that was not reported; return the number of steps reported so far."""
-        step = self._first_unreported() if self._next is None else self._next
+        if self._next is None:
+            self.begin()
+        step = self._next or 0
         while True:
             trained = self.folder.read_trained(step)
             batch = self.folder.read_batch(step) if trained is not None else None
@@ -39,8 +54,7 @@ class StepReporter:
 
     def evaluated(self, step: int, values: Mapping[str, float]) -> None:
         """Take an evaluation of the weights of version `step`."""
-        self.report()
-        if self._next is not None and step >= self._next:
+        if step >= self.report():
             self._waiting.setdefault(step, {}).update(values)
         else:
             self.sinks.metrics(step, values)
@@ -56,7 +70,3 @@ class StepReporter:
         checkpoint = self.folder.latest_checkpoint()
         if checkpoint is not None:
             self.folder.prune_batches(min(checkpoint[0], reported) - 1)
-
-    def _first_unreported(self) -> int:
-        steps = [int(row["step"]) for row in read_metrics(self.folder.metrics) if not is_evaluation(row)]
-        return max(steps, default=-1) + 1

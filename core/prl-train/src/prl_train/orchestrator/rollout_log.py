@@ -20,10 +20,21 @@ def rollout_lines(groups: Sequence[Group], renderer: Renderer | None, *, dropped
     """Return the JSON lines of a step's rollouts, errored ones included, and those of the groups it left out."""
     places = [(group, position, False) for group in groups for position in range(len(group.rollouts))]
     places += [(group, position, True) for group in dropped for position in range(len(group.rollouts))]
-    return "".join(
-        json.dumps(_record(group, position, renderer, left_out=left_out), ensure_ascii=False, default=str) + "\n"
-        for group, position, left_out in places
-    )
+    return "".join(_line(_record(*place[:2], renderer, left_out=place[2])) for place in places)
+
+
+def _line(record: dict[str, Any]) -> str:
+    """Return a record as a line of JSON, readable as far as it is text: half a surrogate pair stays an escape."""
+    line = json.dumps(record, ensure_ascii=False, default=str)
+    return (line if _is_text(line) else json.dumps(record, default=str)) + "\n"
+
+
+def _is_text(line: str) -> bool:
+    try:
+        line.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _why_dropped(group: Group, position: int, left_out: bool) -> str | None:

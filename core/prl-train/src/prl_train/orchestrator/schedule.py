@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from prl.contracts import AgentEnvironment, Environment, Example
-from prl.types import ToolSpec
+from prl.types import PrlError, ToolSpec
+
+from .answers import EnvironmentAnswerError, check_example
 
 AnyEnvironment = Environment | AgentEnvironment
 
@@ -29,11 +31,26 @@ class Schedule:
         self.seed = seed
         self._weights = [entry.weight for entry in environments]
 
-    def task(self, group: int) -> tuple[AnyEnvironment, Example]:
-        """Return the environment and the example of a group."""
+    def environment(self, group: int) -> AnyEnvironment:
+        """Return the environment of a group."""
         draw = random.Random(f"{self.seed}/{group}")
-        chosen = draw.choices(self.environments, weights=self._weights)[0].environment
-        return chosen, chosen.example(group)
+        return draw.choices(self.environments, weights=self._weights)[0].environment
+
+    def task(self, group: int) -> tuple[AnyEnvironment, Example]:
+        """Return the environment and the example of a group; raise `PrlError` where the environment has none."""
+        chosen = self.environment(group)
+        where = f"environment {chosen.name!r}, example({group})"
+        try:
+            example = chosen.example(group)
+        except PrlError:
+            raise
+        except Exception as error:
+            raise EnvironmentAnswerError(
+                f"example({group}) failed: {type(error).__name__}: {error}",
+                where=where,
+                next_step="an environment must have an example for any number from 0 on: repair it, or its data",
+            ) from error
+        return chosen, check_example(example, where)
 
     def rollout_seed(self, group: int, member: int) -> int:
         """Return the sampling seed of one rollout (31 bits)."""

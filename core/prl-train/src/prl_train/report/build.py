@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -40,10 +41,19 @@ def build_report(folder: RunFolder, tokenizer: Tokenizer, *, rollouts: int = 6) 
     }
     page = _asset("page.html")
     # "<" is written as an escape so that no token text can end the script element.
-    inline = json.dumps(data, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+    inline = json.dumps(_plain(data), allow_nan=False).replace("<", "\\u003c")
     for mark, text in (("/*STYLE*/", _asset("style.css")), ("/*SCRIPT*/", _asset("page.js")), ("/*DATA*/", inline)):
         page = page.replace(mark, text, 1)
     return page
+
+
+def _plain(value: Any) -> Any:
+    """Return the value with null for numbers that JSON does not have: a page must come of any run."""
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _asset(name: str) -> str:
@@ -73,7 +83,7 @@ def _choose(folder: RunFolder, count: int) -> list[tuple[int, dict[str, Any]]]:
 
 
 def _read(path: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def _varied(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

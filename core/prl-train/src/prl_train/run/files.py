@@ -40,23 +40,31 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, ensure_ascii=False, indent=1) + "\n")
 
 
-def sweep(directory: Path) -> None:
-    """Remove what a killed process left half-written; only for a folder that this process alone writes to."""
-    for path in directory.glob(TEMPORARY):
+def sweep(directory: Path, name: str = "") -> None:
+    """Remove what a killed process left half-written, below a folder that this process alone writes to.
+
+    Where others write to the folder as well: `name` is the file that is this process's own.
+    """
+    for path in directory.glob(f".{name}{TEMPORARY}") if name else directory.rglob(TEMPORARY):
         path.unlink(missing_ok=True)
 
 
 def create_exclusively(path: Path, data: bytes) -> bool:
-    """Write `data` to `path` unless it exists; return whether this call created it. Safe against other processes."""
+    """Write `data` to `path` unless it exists; return whether this call created it. Safe against other processes.
+
+    Raises `StorageError` where it cannot be written.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary.write_bytes(data)
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_bytes(data)
         os.link(temporary, path)
     except FileExistsError:
         return False
+    except OSError as error:
+        raise not_written(path, error) from error
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     return True
 
 

@@ -14,12 +14,15 @@ from prl_train.storage import sweep_unfinished
 
 from .batch import StepBatch, decode_batch, encode_batch
 from .errors import RunError
-from .files import read_json, sweep, write_bytes, write_json
+from .files import TEMPORARY, read_json, sweep, write_bytes, write_json
 from .owner import hold
 from .status import StatusBoard
 
 MARKER = "run.json"
-_OWN_FOLDERS = ("batches", "trained", "weights", "checkpoints", "rollouts", "status", "model", "sinks", "evaluations")
+_OWN_FOLDERS = (
+    *("batches", "trained", "weights", "checkpoints", "rollouts", "status", "model", "sinks", "evaluations"),
+    "transfer",
+)
 _OWN_FILES = (MARKER, "config.toml", "plugins.json", "metrics.jsonl", "warmup.jsonl", "report.html", "progress.json")
 
 
@@ -40,13 +43,15 @@ class RunFolder:
         self.weights = root / "weights"
         self.checkpoints = root / "checkpoints"
         self.evaluations = root / "evaluations"
+        self.transfer = root / "transfer"
         self.model = root / "model"
         self.status = StatusBoard(root / "status")
         self._digests: dict[int, str] = {}
         self._written_by = {
-            "orchestrator": (self.batches, self.rollouts),
+            "orchestrator": (self.batches, self.rollouts, self.evaluations),
             "trainer": (self.trained, self.weights, self.checkpoints),
         }
+        self._files_of = {"orchestrator": (self.progress.name, self.report.name), "trainer": ()}
 
     # -- the folder itself
 
@@ -56,7 +61,11 @@ class RunFolder:
 
     def claim(self) -> None:
         """Make the folder a run folder; refuse one that holds something else."""
-        if not self.is_run() and self.root.is_dir() and any(self.root.iterdir()):
+        if self.is_run():
+            return
+        # A process that was killed here may have left the marker under its temporary name.
+        begun = set(self.root.glob(f".{MARKER}{TEMPORARY}")) if self.root.is_dir() else set()
+        if self.root.is_dir() and set(self.root.iterdir()) - begun:
             raise RunError(
                 f"{self.root} is not empty and is not a run folder",
                 where="run.directory",
@@ -74,6 +83,9 @@ class RunFolder:
             for directory in self._written_by[part]:
                 sweep(directory)
                 sweep_unfinished(directory)
+            for name in self._files_of[part]:
+                sweep(self.root, name)
+            sweep(self.status.directory, f"{part}.json")
             yield
 
     def clear(self) -> None:
@@ -172,6 +184,12 @@ class RunFolder:
         """Return the steps whose rollouts are logged, in order."""
         return _numbers(self.rollouts, r"step_(\d+)\.jsonl")
 
+    def prune_rollouts(self, before: int) -> None:
+        """Remove the logged rollouts of steps below `before`."""
+        for step in self.rollout_steps():
+            if step < before:
+                self.rollout_path(step).unlink(missing_ok=True)
+
     # -- evaluations
 
     def evaluation_path(self, name: str, version: int) -> Path:
@@ -185,6 +203,13 @@ class RunFolder:
     def evaluated_steps(self, name: str) -> list[int]:
         """Return the weight versions that an evaluation is done for, in order."""
         return _numbers(self.evaluations / name, r"step_(\d+)\.json")
+
+    def read_evaluations(self) -> list[tuple[str, int, dict[str, float]]]:
+        """Return (name, weight version, metrics) of every evaluation that is done, in the order of versions."""
+        names = sorted(path.name for path in self.evaluations.iterdir()) if self.evaluations.is_dir() else []
+        done = [(name, version) for name in names for version in self.evaluated_steps(name)]
+        read = [(name, version, read_json(self.evaluation_path(name, version))) for name, version in done]
+        return sorted(((name, version, values or {}) for name, version, values in read), key=lambda one: one[:2][::-1])
 
     def outputs(self) -> dict[str, Path]:
         """Return what a finished run offers, by name, as far as it exists."""

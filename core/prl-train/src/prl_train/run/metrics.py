@@ -13,6 +13,8 @@ from .errors import RunError, not_written
 EVALUATION = "eval/"
 """How the names of an evaluation's metrics begin."""
 
+_BLOCK = 4096
+
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
     """Return the rows, each with `step`; a last line cut by a crash is left out, any other damage raises `RunError`."""
@@ -50,9 +52,13 @@ def append_metrics(path: Path, step: int, values: Mapping[str, float]) -> None:
 
 
 def _cut_half_line(file: BinaryIO) -> None:
-    size = file.tell()
-    if size:
-        file.seek(0)
-        whole = file.read().rfind(b"\n") + 1
-        if whole < size:
-            file.truncate(whole)
+    """Look at the end alone: a run of many steps appends many rows."""
+    size = end = file.tell()
+    whole = 0
+    while end and not whole:
+        start = max(0, end - _BLOCK)
+        file.seek(start)
+        found = file.read(end - start).rfind(b"\n")
+        whole, end = (0 if found < 0 else start + found + 1), start
+    if whole < size:
+        file.truncate(whole)

@@ -25,6 +25,8 @@ class NoOptions(BaseModel):
 class JsonlSink:
     """Appends one row a step to metrics.jsonl; a step that is there already is not written twice."""
 
+    is_run_record = True
+
     def __init__(self) -> None:
         self._path = Path()
         self._last = -1

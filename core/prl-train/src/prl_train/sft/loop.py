@@ -148,6 +148,7 @@ def _go_on(data: SupervisedData, extra: dict[str, Any], config: SftConfig) -> No
 def evaluate(trainer: Trainer, rows: Sequence[MicroBatch]) -> float:
     """Return the mean cross-entropy over all targets of packed rows, in nats; the processes divide the rows."""
     world = trainer.world
+    rows = trainer.rows_of(rows)
     mine = rows[world.data_rank :: world.data_size]
     total = 0.0
     for turn in range(math.ceil(len(rows) / world.data_size)):

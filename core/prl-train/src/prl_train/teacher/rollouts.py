@@ -125,6 +125,8 @@ def _said(answer: ChatAnswer) -> tuple[Message, str]:
             where="the teacher's answer",
             next_step="read its server's documentation; the rollout is counted as broken, and not trained on",
         )
+    if choice.message.get("function_call"):
+        raise _unusable("the teacher called a function in the form that OpenAI has replaced by tool_calls")
     said = said_message(choice.message)
     if not (said.get("content") or said.get("tool_calls") or said.get("reasoning_content")):
         raise _unusable("the teacher said nothing")

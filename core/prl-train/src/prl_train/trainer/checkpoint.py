@@ -208,9 +208,14 @@ def checkpoint_path(parent: str | Path, step: int) -> Path:
     return Path(parent) / f"{_PREFIX}{step:06d}"
 
 
-def remove_old_checkpoints(parent: str | Path, keep: int | None) -> list[Path]:
-    """Remove all but the newest `keep` checkpoints (None keeps all); return what was removed."""
-    old = [] if keep is None else sorted(Path(parent).glob(f"{_PREFIX}*"))[:-keep]
+def remove_old_checkpoints(parent: str | Path, keep: int | None, newest: Path | None = None) -> list[Path]:
+    """Remove all but the last `keep` checkpoints up to `newest` (None: all there are); return what was removed.
+
+    A run that was killed between writing a checkpoint and pointing to it goes on from an older one: the one that it
+    writes next is `newest`, whatever lies beyond. A `keep` of None keeps all.
+    """
+    found = sorted(Path(parent).glob(f"{_PREFIX}*"))
+    old = [] if keep is None else [path for path in found if newest is None or path <= newest][:-keep]
     for path in old:
         shutil.rmtree(path)
     return old

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from prl_train.algo.loss_config import LossConfig
+from prl_train.transfer.config import TransferConfig, WeightTransferKind
 
 Schedule = Literal["constant", "linear", "cosine"]
 
@@ -88,7 +89,10 @@ class TrainerConfig(OptimizerConfig):
         default=512, ge=0, description="targets whose logits are in memory at once; 0: the model's own, all at once"
     )
     logprob_vocabulary_chunk: int | None = Field(
-        default=None, ge=1, description="part of the vocabulary whose logits are in memory at once; absent: all of it"
+        default=None,
+        ge=1,
+        description="part of the vocabulary whose logits are in memory at once; absent: all of it, or 4096 tokens in "
+        "float32 on a CPU",
     )
     router_replay: bool = Field(
         default=True, description="send tokens to the experts the engine used, where samples carry its routing"
@@ -110,4 +114,10 @@ class TrainerConfig(OptimizerConfig):
     checkpoint_async: bool = Field(
         default=False, description="write checkpoints while training goes on; needs memory for one copy"
     )
+    weight_transfer: WeightTransferKind = Field(
+        default="directory",
+        description='how new weights reach engines: "directory", or "broadcast": from process to process, and through '
+        "directories only at the start, the end and checkpoints, and where that fails",
+    )
+    transfer: TransferConfig = Field(default_factory=lambda: TransferConfig(), description="settings of a broadcast")
     weights_file_gb: float = Field(default=5.0, gt=0.0, description="largest file of published weights, in 10^9 bytes")

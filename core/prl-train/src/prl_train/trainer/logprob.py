@@ -110,9 +110,9 @@ class _FusedLogprobs(torch.autograd.Function):
         for row, column, slope in _slopes(head, targets, normaliser, grad_logprobs, rows, columns):
             narrow = slope.to(dtype)
             if grad_hidden is not None:
-                grad_hidden[row] += narrow @ head.weight[column]
+                _add_product(grad_hidden[row], narrow, head.weight[column])
             if grad_weight is not None:
-                grad_weight[column] += narrow.T @ head.hidden[row]
+                _add_product(grad_weight[column], narrow.T, head.hidden[row])
             if grad_bias is not None:
                 grad_bias[column] += slope.sum(0)
         return (
@@ -138,13 +138,17 @@ class _Head:
         self._form = form
 
     def logits(self, row: slice, column: slice) -> tuple[Tensor, Tensor]:
-        """Return the tile's logits at their temperatures, and their slope in the head's output; both [n, v]."""
+        """Return the tile's logits [n, v] at their temperatures, the caller's to overwrite, and their slope.
+
+        The slope in the head's output is [n, v], or [n, 1] where it is the same for all of the vocabulary.
+        """
         bias = None if self.bias is None else self.bias[column]
         raw = functional.linear(self.hidden[row], self.weight[column], bias).to(self.wide)
         divisor = self._divisor[row, None]
         scale, cap = self._form.scale, self._form.softcap
         if cap is None:
-            return (raw if scale == 1.0 else raw * scale) / divisor, scale / divisor
+            # In place, here and below: memory for one more tile costs more time than the arithmetic on it.
+            return (raw if scale == 1.0 else raw.mul_(scale)).div_(divisor), scale / divisor
         bent = torch.tanh(raw * (scale / cap))
         return bent * cap / divisor, (1 - bent * bent) * scale / divisor
 
@@ -161,9 +165,9 @@ def _row_statistics(head: _Head, targets: Tensor, row: slice, columns: list[slic
         logits, _ = head.logits(row, column)
         highest = torch.maximum(top, logits.amax(-1))
         fade = torch.exp(top - highest)
-        shares = torch.exp(logits - highest[:, None])
+        shares = (logits - highest[:, None]).exp_()
         weights = weights * fade + shares.sum(-1)
-        weighted = weighted * fade + (shares * logits).sum(-1)
+        weighted = weighted * fade + shares.mul_(logits).sum(-1)
         inside, place = _inside(wanted, column)
         chosen = torch.where(inside, logits.gather(1, place[:, None])[:, 0], chosen)
         top = highest
@@ -179,10 +183,20 @@ def _slopes(
         outer = grad[row].to(head.wide)
         for column in columns:
             logits, inner = head.logits(row, column)
-            slope = torch.exp(logits - normaliser[row, None]).mul_(-outer[:, None])
+            weight = outer[:, None] * inner
+            slope = logits.sub_(normaliser[row, None]).exp_().mul_(-weight)
             inside, place = _inside(targets[row], column)
-            slope.scatter_add_(1, place[:, None], torch.where(inside, outer, torch.zeros_like(outer))[:, None])
-            yield row, column, slope.mul_(inner)
+            chosen = weight.expand_as(slope).gather(1, place[:, None])[:, 0]
+            slope.scatter_add_(1, place[:, None], torch.where(inside, chosen, torch.zeros_like(chosen))[:, None])
+            yield row, column, slope
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a product to the total, without a tensor of its own where both have one dtype."""
+    if total.dtype == left.dtype:
+        total.addmm_(left, right)
+    else:
+        total += left @ right
 
 
 def _inside(targets: Tensor, column: slice) -> tuple[Tensor, Tensor]:

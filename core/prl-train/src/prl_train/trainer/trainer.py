@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ import torch
 from torch import Tensor
 
 from prl.contracts import Loss
-from prl.types import MicroBatch
+from prl.types import ConfigError, MicroBatch
 from prl_train.algo import LossSums, check_streams, count_targets, loss_inputs, resolve_loss
 from prl_train.algo.options import CrossEntropyOptions
 from prl_train.algo.plain import CrossEntropyLoss
 from prl_train.algo.streams import Counts
 from prl_train.attention.binding import IMPLEMENTATION, BoundKernel, resolve_kernel
 from prl_train.attention.context_parallel import RowPlan
+from prl_train.data.apart import take_apart
 from prl_train.data.balance import balance
 from prl_train.distributed.sharding import add_gradients_up, passes_without_backward
 from prl_train.distributed.world import World, current_world
@@ -27,13 +29,16 @@ from prl_train.models.replay import RouterReplay
 
 from .checkpoint import CheckpointWriter, read_checkpoint
 from .config import OptimizerConfig, TrainerConfig
+from .documents import check_layers, keeps_documents_apart
 from .forward import Targets, forward_targets, prepare_head
 from .head import FusedHead
 from .logprob import Tiles
 from .optimization import Optimization
 from .prepare import prepare_model, share_rows
 from .usage import Usage
-from .weights import write_adapter, write_weights
+from .weights import Outgoing, outgoing_tensors, write_adapter, write_weights
+
+LOG = logging.getLogger("prl.trainer")
 
 
 class Trainer:
@@ -61,13 +66,16 @@ class Trainer:
             torch.set_num_threads(self.config.threads)
         torch.manual_seed(self.config.seed)
         self._model = prepare_model(self.config, self.world, self._device, attention=IMPLEMENTATION)
+        check_layers(self._model.config)
         self._kernel = self._given_kernel or resolve_kernel(
             self.config.attention, device=self._device.type, dtype=self.config.dtype, model=self._model
         )
         self._context = share_rows(self._model, self._kernel, self.world, self.config.parallel.context_strategy)
         self._loss = resolve_loss(self.config.loss)
+        self._model.eval()
         with torch.no_grad(), passes_without_backward(self._model):
             self._head = self._find_head()
+            self._is_packable = self._find_packable()
         self._replay = RouterReplay.install(self._model) if self.config.router_replay else None
         self._optimization = Optimization(self._model, self.config)
         # Dropout must differ between processes, which all made the same model from the same seed.
@@ -110,11 +118,22 @@ class Trainer:
     @torch.no_grad()
     def score(self, batch: MicroBatch) -> list[float]:
         """Return the log-probability of every token of a row under the current weights, 0.0 where it is no target."""
-        with passes_without_backward(self.model):
-            targets = self._forward(batch)
+        self.model.eval()
         scores = torch.zeros(len(batch.input_ids), device=self._device)
-        scores[targets.positions] = targets.logprobs
+        start = 0
+        with passes_without_backward(self.model):
+            for row in self.rows_of([batch]):
+                targets = self._forward(row)
+                scores[start + targets.positions] = targets.logprobs
+                start += len(row.input_ids)
         return [float(value) for value in scores.tolist()]
+
+    def rows_of(self, micro_batches: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """Return the rows as the model can take them: of one sample each, where it would let samples see each other."""
+        self._loaded()
+        if self._is_packable:
+            return list(micro_batches)
+        return [row for batch in micro_batches for row in take_apart(batch)]
 
     def save_checkpoint(
         self, directory: str | Path, extra: dict[str, Any] | None = None, *, then: Callable[[], None] | None = None
@@ -160,6 +179,10 @@ class Trainer:
             file_bytes=int(self.config.weights_file_gb * 1e9),
         )
 
+    def outgoing_weights(self) -> list[Outgoing]:
+        """Return the tensors that `publish_weights` writes, in order, not yet gathered; alike in every process."""
+        return list(outgoing_tensors(self.model, self._dtype))
+
     def _loaded(self) -> Optimization:
         if self._optimization is None:
             raise TrainingError("the trainer has no model yet", where="Trainer", next_step="call Trainer.load() first")
@@ -192,6 +215,26 @@ class Trainer:
             return None
         tiles = Tiles(self.config.logprob_chunk, self.config.logprob_vocabulary_chunk)
         return prepare_head(self._model, self._kernel, self._device, tiles, autocast=self._autocast)
+
+    def _find_packable(self) -> bool:
+        """Find out whether samples may share a row; raise `ConfigError` where what follows from it cannot be had."""
+
+        def logprobs_of(row: MicroBatch) -> Tensor:
+            targets = forward_targets(
+                self._model, row, self._kernel, device=self._device, autocast=self._autocast, head=self._head
+            )
+            return targets.logprobs
+
+        if keeps_documents_apart(self._model.config, logprobs_of, self._dtype):
+            return True
+        if self._context is not None:
+            raise ConfigError(
+                "the model carries a state from token to token, which processes that share a row do not pass on",
+                where="trainer.parallel.context",
+                next_step="train this model with trainer.parallel.context = 1",
+            )
+        LOG.warning("the model carries a state from one sample of a row to the next: each gets a row of its own")
+        return False
 
     def _step(self, micro_batches: Sequence[MicroBatch], loss_of: Loss, optimization: Optimization) -> dict[str, float]:
         usage = Usage(self._device)
@@ -240,7 +283,7 @@ class Trainer:
 
     def _share(self, micro_batches: Sequence[MicroBatch]) -> list[MicroBatch]:
         """Return this process's rows, as many as every other's; one without targets would change nothing."""
-        rows = [batch for batch in micro_batches if any(batch.loss_mask)]
+        rows = [row for row in self.rows_of(micro_batches) if any(row.loss_mask)]
         if self.world.data_size == 1:
             return rows
         return balance(rows, self.world.data_size)[self.world.data_rank]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from prl_train.distributed.world import World
 from prl_train.errors import CheckpointError
 from prl_train.models.load import AUXILIARY_FILES
 from prl_train.models.lora import adapted_layers, adapter_tensors, merged, plain_name, save_adapter_config
+from prl_train.models.saved_names import as_saved, saved_in_groups
 from prl_train.storage import is_sealed, read_sealed, write_sealed
 
 WEIGHTS_MARKER = "weights.json"
@@ -33,6 +35,7 @@ class Outgoing:
 
     name: str
     dtype: torch.dtype
+    shape: torch.Size
     bytes: int
     gather: Callable[[], Tensor]
     is_shared: bool = False
@@ -66,7 +69,7 @@ def write_weights(
                 shutil.copyfile(source / name, directory / name)
         _save_config(model, dtype, directory)
 
-    files = _files(list(_outgoing(model, dtype)), file_bytes, "model")
+    files = _files(list(outgoing_tensors(model, dtype)), file_bytes, "model")
     return _publish(parent, version, files, describe, world or World())
 
 
@@ -104,8 +107,43 @@ def _publish(
     return target
 
 
-def _outgoing(model: Any, dtype: torch.dtype) -> Iterator[Outgoing]:
-    """Yield the model's tensors, each storage once: a tied head is the embedding and is not written twice."""
+def outgoing_tensors(model: Any, dtype: torch.dtype) -> Iterator[Outgoing]:
+    """Yield the model's tensors under their checkpoint names, each storage once.
+
+    A tied head is the embedding and is not written twice. Read or gather them in order: tensors that are one in memory
+    and many in a checkpoint are gathered together, once.
+    """
+    held = {one.name: one for one in _held_tensors(model, dtype)}
+    shapes = {name: torch.empty(one.shape, dtype=one.dtype, device="meta") for name, one in held.items()}
+    for names, saved in saved_in_groups(model, shapes):
+        if list(saved) == names:
+            yield from (held[name] for name in names)
+        else:
+            yield from _Group(model, [held[name] for name in names]).parts(saved)
+
+
+class _Group:
+    """Tensors of the model that a checkpoint divides otherwise; they are in memory from the first part to the last."""
+
+    def __init__(self, model: Any, sources: Sequence[Outgoing]) -> None:
+        self._model = model
+        self._sources = sources
+        self._left: dict[str, Tensor] = {}
+
+    def parts(self, saved: Mapping[str, Tensor]) -> Iterator[Outgoing]:
+        """Yield what goes out in place of the sources."""
+        for name, tensor in saved.items():
+            size = tensor.numel() * tensor.dtype.itemsize
+            yield Outgoing(name, tensor.dtype, tensor.shape, size, partial(self._take, name), is_shared=True)
+
+    def _take(self, name: str) -> Tensor:
+        if name not in self._left:
+            self._left = as_saved(self._model, {one.name: one.gather() for one in self._sources})
+        return self._left.pop(name)
+
+
+def _held_tensors(model: Any, dtype: torch.dtype) -> Iterator[Outgoing]:
+    """Yield the model's tensors under its own names, each storage once."""
     written: set[Any] = set()
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -136,7 +174,7 @@ def _plain(name: str, tensor: Tensor, dtype: torch.dtype, *, layer: Any = None, 
         value = whole(tensor.detach())
         return value if layer is None else merged(value, layer).detach()
 
-    return Outgoing(name, kind, tensor.numel() * kind.itemsize, gather, is_shared)
+    return Outgoing(name, kind, tensor.shape, tensor.numel() * kind.itemsize, gather, is_shared)
 
 
 def _files(outgoing: Sequence[Outgoing], limit: int, stem: str) -> dict[str, list[Outgoing]]:

@@ -67,6 +67,7 @@ def make_services(engine: Any, state: Any, args: Namespace) -> Services:
         weight_state,
         lambda: served_directory(source, load_format),
         tied=bool(getattr(model.hf_text_config, "tie_word_embeddings", False)),
+        copies=ranks,
     )
     rank = config.lora_config.max_lora_rank if config.lora_config is not None else None
     servers = int(getattr(args, "api_server_count", None) or 1)

@@ -17,6 +17,7 @@ from prl.types import (
     PrlError,
     PromptTooLongError,
     RequestAbortedError,
+    WeightTransferError,
 )
 from prl_engine_vllm.errors import (
     AdapterError,
@@ -47,6 +48,7 @@ STATUS: dict[type, int] = {
     MalformedRequestError: 400,
     PromptTooLongError: 400,
     WeightLoadError: 400,
+    WeightTransferError: 409,
     AdapterError: 400,
     UnknownModelError: 404,
     RequestAbortedError: 503,
@@ -60,6 +62,9 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     422: {"model": ErrorAnswer, "description": "Fields are missing, unknown or out of range."},
     500: {"model": ErrorAnswer, "description": "The engine's computation failed."},
     503: {"model": ErrorAnswer, "description": "The engine is not ready, or aborted the request."},
+}
+NOT_ARRIVED: dict[int | str, dict[str, Any]] = {
+    409: {"model": ErrorAnswer, "description": "Weights did not arrive; those from before serve on."},
 }
 
 
@@ -168,9 +173,13 @@ async def _disconnected(request: Request) -> None:
         pass
 
 
-def described(body: type[BaseModel] | dict[str, Any] | None, answer: type[BaseModel]) -> dict[str, Any]:
+def described(
+    body: type[BaseModel] | dict[str, Any] | None,
+    answer: type[BaseModel],
+    errors: dict[int | str, dict[str, Any]] | None = None,
+) -> dict[str, Any]:
     """Describe a route for the OpenAPI document: bodies are read and written as bytes, so FastAPI cannot infer them."""
-    made: dict[str, Any] = {"response_model": None, "responses": {200: {"model": answer}, **ERRORS}}
+    made: dict[str, Any] = {"response_model": None, "responses": {200: {"model": answer}, **ERRORS, **(errors or {})}}
     if body is not None:
         schema = body if isinstance(body, dict) else body.model_json_schema()
         content = {"application/json": {"schema": schema}}

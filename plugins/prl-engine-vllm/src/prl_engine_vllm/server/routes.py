@@ -8,6 +8,8 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 
+from prl.client.http import OFFER, RECEIVE
+from prl.transfer import OfferAnswer, OfferBody, TransferBody
 from prl.types import EngineUnavailableError
 
 from .adapters import AdapterService
@@ -15,6 +17,7 @@ from .chat import CHAT, TOKENS, ChatService
 from .generate import GenerateService
 from .http import (
     ERRORS,
+    NOT_ARRIVED,
     TypedErrorRoute,
     data_parallel_rank,
     described,
@@ -41,6 +44,7 @@ from .weights import WeightService
 
 SMALL_BODY = 1 << 20
 CHAT_BODY = 64 << 20
+OFFER_BODY = 64 << 20  # a hundred bytes for each tensor; mixtures have tens of thousands
 STARTED = int(time.time())
 
 
@@ -117,6 +121,19 @@ def _add_weights(router: APIRouter) -> None:
         """Load a safetensors directory once running requests have ended."""
         body = await read_body(request, WeightsBody, SMALL_BODY)
         version = await services(request).weights.load(body.directory, body.version)
+        return json_response({"status": "ok", "weight_version": version})
+
+    @router.post(OFFER, **described(OfferBody, OfferAnswer))
+    async def offer(request: Request) -> Response:
+        """Check that tensors fit the served model, before a trainer sends them; say who would receive them."""
+        body = await read_body(request, OfferBody, OFFER_BODY)
+        return json_response(OfferAnswer.of(await services(request).weights.offer(body)).model_dump())
+
+    @router.post(RECEIVE, **described(TransferBody, WeightsAnswer, NOT_ARRIVED))
+    async def receive(request: Request) -> Response:
+        """Receive the offered tensors from a trainer's process, and load them once running requests have ended."""
+        body = await read_body(request, TransferBody, SMALL_BODY)
+        version = await services(request).weights.receive(body)
         return json_response({"status": "ok", "weight_version": version})
 
     @router.post("/v1/adapters", **described(AdapterBody, AdapterAnswer))

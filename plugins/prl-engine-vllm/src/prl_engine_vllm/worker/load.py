@@ -11,12 +11,17 @@ import importlib
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
+from prl.transfer import GroupError
 from prl.types import PrlError
-from prl_engine_vllm.checkpoint import read_shapes, stream
+from prl_engine_vllm.checkpoint import check_tensors, read_shapes, stream
+
+from .seat import seat_of
+
+RECEIVING = ("prl_offer_weights", "prl_receive_weights", "prl_check_received", "prl_load_received", "prl_drop_received")
 
 
 class WorkerLoadError(RuntimeError):
-    """A worker refused a directory; plain text, since it crosses processes."""
+    """A worker refused weights; plain text, since it crosses processes."""
 
 
 class WorkerMethods:
@@ -25,7 +30,7 @@ class WorkerMethods:
     @staticmethod
     def names() -> tuple[str, ...]:
         """Return the names under which the front end calls the methods."""
-        return ("prl_check_weights", "prl_load_weights")
+        return ("prl_check_weights", "prl_load_weights", *RECEIVING)
 
     def prl_check_weights(self, directory: str) -> int:
         """Return how many tensors this worker sees in the directory; touch nothing."""
@@ -40,6 +45,43 @@ class WorkerMethods:
         config = importlib.import_module("vllm.config")
         with config.set_current_vllm_config(worker.vllm_config):
             load(worker.model_runner, lambda: stream(directory), is_cpu=worker.device_config.device_type == "cpu")
+        return True
+
+    def prl_offer_weights(self, body: str) -> str:
+        """Remember what a transfer would bring; return this worker's device as a transfer's group knows it."""
+        worker = cast("Any", self)
+        try:
+            return seat_of(worker).offer(body)
+        except GroupError as error:
+            raise WorkerLoadError(str(error)) from error
+
+    def prl_receive_weights(self, body: str) -> int:
+        """Receive the offered tensors into CPU memory; return their number. The model is not touched."""
+        try:
+            return seat_of(cast("Any", self)).receive(body)
+        except GroupError as error:
+            raise WorkerLoadError(str(error)) from error
+
+    def prl_check_received(self, tied: bool) -> bool:
+        """Refuse received values that are not finite, or that differ where the model has one tensor."""
+        try:
+            check_tensors(seat_of(cast("Any", self)).tensors.items(), "", tied=tied)
+        except PrlError as error:
+            raise WorkerLoadError(error.what) from error
+        return True
+
+    def prl_load_received(self) -> bool:
+        """Load what was received into the running model. A failure leaves a model that is whole but undefined."""
+        worker = cast("Any", self)
+        tensors = seat_of(worker).take()
+        config = importlib.import_module("vllm.config")
+        with config.set_current_vllm_config(worker.vllm_config):
+            load(worker.model_runner, lambda: iter(tensors.items()), is_cpu=worker.device_config.device_type == "cpu")
+        return True
+
+    def prl_drop_received(self) -> bool:
+        """Forget what was received and leave the group."""
+        seat_of(cast("Any", self)).drop()
         return True
 
 

@@ -7,8 +7,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from prl.contracts import TokenChatClient
-from prl.types import EngineError, EngineUnavailableError, EngineUnreachableError
+from prl.contracts import TokenChatClient, WeightReceiver
+from prl.types import (
+    EngineError,
+    EngineUnavailableError,
+    EngineUnreachableError,
+    Seats,
+    WeightManifest,
+    WeightTransfer,
+    WeightTransferError,
+)
 
 from .connect import Connect
 
@@ -19,10 +27,16 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A published version of the weights."""
+    """A version of the weights, and the directory where it is published; None where it was only sent."""
 
-    directory: str
+    directory: str | None
     version: int
+
+    def is_as(self, other: Weights) -> bool:
+        """Whether both are the same weights: what was sent is what a directory of that version holds."""
+        return self.version == other.version and (
+            self.directory == other.directory or None in (self.directory, other.directory)
+        )
 
 
 @dataclass(eq=False, slots=True)
@@ -61,7 +75,7 @@ class Member:
     """One engine.
 
     `ready` is whether it takes work. `weights` is None while it is unknown what it holds. `epoch` counts how often it
-    was given up.
+    was given up. `waits` is whether it only lacks a directory of the current weights.
     """
 
     def __init__(self, url: str, connect: Connect, *, ranks: int, limit: int | None) -> None:
@@ -73,6 +87,7 @@ class Member:
         self.weights: Weights | None = None
         self.cards: list[dict[str, object]] = []
         self.problem = "not reached yet"
+        self.waits = False
         self.disturbed = asyncio.Event()
         self.epoch = 0
         self._missed = 0
@@ -140,21 +155,60 @@ class Member:
         return self._missed < MISSED_CHECKS
 
     async def greet(self) -> None:
-        """Raise `EngineUnavailableError` unless the engine is well; note what it serves."""
+        """Raise `EngineUnavailableError` unless the engine is well; note what it serves, and whether it began anew."""
         if not await self.client.health():
             raise EngineUnavailableError("the engine is not healthy", where=self.url, next_step="see its log")
         self._missed = 0
         self.cards = list(await self.client.models())
+        served = self.cards[0].get("weight_version") if self.cards else None
+        if isinstance(served, int) and served != self.version:
+            self.weights = None  # it is another process than before
 
     async def load(self, current: Callable[[], Weights]) -> None:
         """Bring in the weights that are current when its turn comes; loads run one at a time."""
         async with self._loading:
             wanted = current()
-            if self.weights == wanted:
+            if self.holds(wanted) or wanted.directory is None:
                 return
             self.weights = None  # a load that fails half-way leaves it unknown
             await self.ask(self.client.load_weights(wanted.directory, wanted.version), grace=LOAD_GRACE)
             self.weights = wanted
+
+    def holds(self, wanted: Weights) -> bool:
+        """Whether it is known to hold these weights."""
+        return self.weights is not None and self.weights.is_as(wanted)
+
+    async def offer(self, manifest: WeightManifest, seconds: float) -> Seats:
+        """Ask what it needs to receive weights; raise `EngineError` where it cannot, or says nothing for `seconds`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._receiver().offer_weights(manifest)
+        except TimeoutError:
+            raise EngineUnavailableError(
+                f"the engine did not answer within {seconds:g} s what weights it takes",
+                where=self.url,
+                next_step="see its log",
+            ) from None
+
+    async def receive(self, transfer: WeightTransfer) -> None:
+        """Have it receive and load weights; after a `WeightTransferError` it holds those from before."""
+        async with self._loading:
+            held, self.weights = self.weights, None
+            try:
+                await self.ask(self._receiver().receive_weights(transfer), grace=transfer.seconds)
+            except WeightTransferError:
+                self.weights = held
+                raise
+            self.weights = Weights(None, transfer.version)
+
+    def _receiver(self) -> WeightReceiver:
+        if isinstance(self.client, WeightReceiver):
+            return self.client
+        raise EngineError(
+            "its client cannot send it weights over a process group",
+            where=self.url,
+            next_step='use weight_transfer = "directory"',
+        )
 
     def is_stale(self, sent: int | None, answered: int | None) -> bool:
         """Whether an answer comes from older weights than the engine held when it was asked: it began anew since."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ class Roster:
         self._model: str | None = None
         self._problem = ""
         self._changed = asyncio.Event()
+        self._arrived = asyncio.Event()
 
     def start(self) -> None:
         """Begin to look for engines, on the running event loop; further calls do nothing."""
@@ -175,13 +177,40 @@ class Roster:
     async def _bring_in(self, member: Member) -> None:
         await member.greet()
         self._check_model(member)
-        while self.weights is not None and member.weights != self.weights:
-            await member.load(self.newest)
+        while self.weights is not None and not member.holds(self.weights):
+            if self.weights.directory is None:
+                await self._wait_for_directory(member)
+            else:
+                await member.load(self.newest)
         member.ready, member.problem = True, ""
         log.info("engine %s is ready, weights %s", member.url, member.version)
         self.lanes.open(member.lanes)
         self._changed.set()
         self._changed = asyncio.Event()
+
+    async def _wait_for_directory(self, member: Member) -> None:
+        """Return once the member can go on: a directory is there, or it received the weights that came next."""
+        member.waits, member.problem = True, "it waits for a directory of the current weights"
+        missing = self.weights
+        try:
+            while self.weights is missing and missing is not None and not member.holds(missing):
+                await self.pause_until_weights(self.settings.health_interval)
+                if not await member.is_well():
+                    raise _unwell(member)
+        finally:
+            member.waits = False
+
+    async def pause_until_weights(self, seconds: float) -> None:
+        """Sleep until weights came in, at most `seconds`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._arrived.wait()
+
+    def set_weights(self, weights: Weights | None) -> None:
+        """Say what every engine must hold; wake those that wait for it."""
+        self.weights = weights
+        self._arrived.set()
+        self._arrived = asyncio.Event()
 
     def newest(self) -> Weights:
         """Return the weights that every engine must hold."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from prl.contracts import AttentionKernel, AttentionPasses
+from prl.contracts import AttentionKernel, AttentionPasses, Scoring
 from prl.types import ConfigError
 
 from .attention_oracle import borders, callable_of, plain_attention, torch_module, varlen_of
@@ -168,10 +168,10 @@ def the_last_query_sees_the_last_key(subject: AttentionSubject) -> None:
     passes = subject.passes
     q, k, v = _tensors(subject, sum(_UNEVEN[0]), sum(_UNEVEN[1]))
     for window in ((-1, -1), (2, 0)) if "window" in subject.features else ((-1, -1),):
-        options: dict[str, Any] = {"causal": True, "window": window, "scale": 0.125}
-        out, _ = passes.forward(q, k, v, varlen_of(*_UNEVEN, subject.device), **options)
-        wanted, _ = plain_attention(q, k, v, *_UNEVEN, **options)
-        _expect_close(out, wanted, subject.tolerance, f"queries {_UNEVEN[0]}, keys {_UNEVEN[1]}, {options}")
+        scoring = Scoring(True, window, 0.125)
+        out, _ = passes.forward(q, k, v, varlen_of(*_UNEVEN, subject.device), scoring)
+        wanted, _ = plain_attention(q, k, v, scoring, *_UNEVEN)
+        _expect_close(out, wanted, subject.tolerance, f"queries {_UNEVEN[0]}, keys {_UNEVEN[1]}, {scoring}")
 
 
 @check("attention_kernel")
@@ -180,13 +180,12 @@ def the_log_sum_exp_is_that_of_the_scores(subject: AttentionSubject) -> None:
     torch = torch_module()
     passes = subject.passes
     q, k, v = _tensors(subject, sum(_UNEVEN[0]), sum(_UNEVEN[1]))
-    given = [{}, {"sinks": _sinks(subject)}] if "sinks" in subject.features else [{}]
-    for more in given:
-        options = {"causal": True, "window": (-1, -1), "scale": 0.125, **more}
-        _, lse = passes.forward(q, k, v, varlen_of(*_UNEVEN, subject.device), **options)
+    for sinks in (None, _sinks(subject)) if "sinks" in subject.features else (None,):
+        scoring = Scoring(True, (-1, -1), 0.125, sinks)
+        _, lse = passes.forward(q, k, v, varlen_of(*_UNEVEN, subject.device), scoring)
         expect(tuple(lse.shape) == (2, sum(_UNEVEN[0])), f"the log-sum-exp is {tuple(lse.shape)}, and not [Hq, Tq]")
         expect(lse.dtype == torch.float32, f"the log-sum-exp is {lse.dtype}, and not float32")
-        _expect_close(lse, plain_attention(q, k, v, *_UNEVEN, **options)[1], subject.tolerance * 4, "the log-sum-exp")
+        _expect_close(lse, plain_attention(q, k, v, scoring, *_UNEVEN)[1], subject.tolerance * 4, "the log-sum-exp")
 
 
 @check("attention_kernel")
@@ -196,12 +195,12 @@ def a_query_without_keys_gives_nothing(subject: AttentionSubject) -> None:
     passes = subject.passes
     q, k, v = _tensors(subject, 7, 4)
     varlen = varlen_of((5, 2), (2, 2), subject.device)
-    options = {"causal": True, "window": (-1, -1), "scale": 0.125}
-    out, lse = passes.forward(q, k, v, varlen, **options)
+    scoring = Scoring(True, (-1, -1), 0.125)
+    out, lse = passes.forward(q, k, v, varlen, scoring)
     expect(not bool(out[:3].any()), "a query without keys does not give zeros")
     expect(bool((lse[:, :3] == -torch.inf).all()), "the log-sum-exp of a query without keys is not -inf")
     if subject.has_backward:
-        for grad in passes.backward(torch.ones_like(out), q, k, v, out, lse, varlen, **options)[:3]:
+        for grad in passes.backward(torch.ones_like(out), q, k, v, out, lse, varlen, scoring)[:3]:
             expect(bool(torch.isfinite(grad).all()), "a query without keys makes a gradient that is not finite")
 
 
@@ -213,18 +212,18 @@ def gradients_over_parts_of_the_keys_add_up(subject: AttentionSubject) -> None:
     if not subject.has_backward:
         raise NotApplicable("the kernel has no backward here")
     q, k, v = _tensors(subject, sum(_UNEVEN[0]), sum(_UNEVEN[1]))
-    options: dict[str, Any] = {"causal": True, "window": (-1, -1), "scale": 0.125}
+    scoring = Scoring(True, (-1, -1), 0.125)
     varlen = varlen_of(*_UNEVEN, subject.device)
-    out, lse = passes.forward(q, k, v, varlen, **options)
+    out, lse = passes.forward(q, k, v, varlen, scoring)
     dout = torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape).to(out.dtype)
     leaves = [x.detach().float().requires_grad_(True) for x in (q, k, v)]
     wanted = torch.autograd.grad(
-        (plain_attention(leaves[0], leaves[1], leaves[2], *_UNEVEN, **options)[0] * dout.float()).sum(), leaves
+        (plain_attention(leaves[0], leaves[1], leaves[2], scoring, *_UNEVEN)[0] * dout.float()).sum(), leaves
     )
-    mine = passes.backward(dout, q, k, v, out, lse, varlen, **options)
+    mine = passes.backward(dout, q, k, v, out, lse, varlen, scoring)
     for label, one, other in zip("qkv", mine, wanted, strict=False):
         _expect_close(one, other, subject.tolerance * 2, f"the gradient of {label}, with more keys than queries")
-    more = passes.backward(dout, q, k, v, out, lse + 1.0, varlen, **options)
+    more = passes.backward(dout, q, k, v, out, lse + 1.0, varlen, scoring)
     _expect_close(more[2], wanted[2] / 2.718281828, subject.tolerance * 2, "the gradient of v by a given log-sum-exp")
 
 
@@ -272,7 +271,8 @@ def _compare(
     expect(tuple(out.shape) == tuple(q.shape), f"the output is {tuple(out.shape)}, the queries {tuple(q.shape)}")
     expect(out.dtype == q.dtype, f"the output is {out.dtype}, the queries {q.dtype}")
     what = f"documents of {tuple(lengths)} tokens, {heads} on {kv_heads} heads, {options or 'no options'}"
-    _expect_close(out, plain_attention(q, k, v, lengths, **_for_passes(options))[0], subject.tolerance, what)
+    wanted, _ = plain_attention(q, k, v, Scoring.of(_HEAD, **options), lengths)
+    _expect_close(out, wanted, subject.tolerance, what)
 
 
 def _compare_gradients(
@@ -282,9 +282,8 @@ def _compare_gradients(
     if not subject.has_backward:
         raise NotApplicable("the kernel has no backward here")
 
-    def plain(q: Any, k: Any, v: Any, **given: Any) -> Any:
-        kept = {name: given[name] for name in given if name not in ("cu_seqlens", "max_seqlen")}
-        return plain_attention(q, k, v, lengths, **_for_passes(kept))[0]
+    def plain(q: Any, k: Any, v: Any, *, cu_seqlens: Any, max_seqlen: int, **given: Any) -> Any:
+        return plain_attention(q, k, v, Scoring.of(_HEAD, **given), lengths)[0]
 
     inputs = _inputs(subject, lengths, heads, kv_heads)
     mine, theirs = (_gradients(subject, attend, inputs, max(lengths), options) for attend in (subject.call, plain))
@@ -304,10 +303,6 @@ def _gradients(
     out = attend(*leaves[:3], cu_seqlens=inputs[3], max_seqlen=longest, **given)
     weights = torch.linspace(-1, 1, out.numel(), device=out.device).view(out.shape)
     return torch.autograd.grad((out.float() * weights).sum(), leaves)
-
-
-def _for_passes(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {"scale" if name == "softmax_scale" else name: value for name, value in options.items()}
 
 
 def _inputs(

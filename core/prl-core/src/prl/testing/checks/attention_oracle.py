@@ -8,10 +8,11 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
-from prl.contracts import AttentionPasses, Varlen
+from prl.contracts import AttentionPasses, Scoring, Varlen
 
 from .check import NotApplicable
 
@@ -36,39 +37,27 @@ def varlen_of(q_lengths: Sequence[int], k_lengths: Sequence[int], device: str) -
 
 
 def plain_attention(
-    q: Any, k: Any, v: Any, q_lengths: Sequence[int], k_lengths: Sequence[int] | None = None, **options: Any
+    q: Any, k: Any, v: Any, scoring: Scoring, q_lengths: Sequence[int], k_lengths: Sequence[int] | None = None
 ) -> tuple[Any, Any]:
-    """Return the output [Tq, Hq, D] and the log-sum-exp [Hq, Tq] in float32; options as an `AttentionPasses` takes."""
+    """Return the output [Tq, Hq, D] and the log-sum-exp [Hq, Tq] in float32."""
     torch = torch_module()
     group = q.shape[1] // k.shape[1]
     keys, values = (x.float().repeat_interleave(group, dim=1) for x in (k, v))
     ends = zip(pairwise([0, *accumulate(q_lengths)]), pairwise([0, *accumulate(k_lengths or q_lengths)]), strict=True)
-    parts = [
-        _document(q[a:b].float(), keys[c:d], values[c:d], **{"scale": q.shape[2] ** -0.5, **options})
-        for (a, b), (c, d) in ends
-    ]
+    parts = [_document(q[a:b].float(), keys[c:d], values[c:d], scoring) for (a, b), (c, d) in ends]
     return torch.cat([out for out, _ in parts]), torch.cat([lse for _, lse in parts], dim=1)
 
 
-def _document(
-    q: Any,
-    k: Any,
-    v: Any,
-    *,
-    scale: float,
-    causal: bool = True,
-    window: tuple[int, int] = (-1, -1),
-    sinks: Any = None,
-    softcap: float = 0.0,
-) -> tuple[Any, Any]:
+def _document(q: Any, k: Any, v: Any, scoring: Scoring) -> tuple[Any, Any]:
     torch = torch_module()
-    scores = torch.einsum("qhd,khd->hqk", q, k) * scale
-    if softcap:
-        scores = softcap * torch.tanh(scores / softcap)
+    window, sinks = scoring.window, scoring.sinks
+    scores = torch.einsum("qhd,khd->hqk", q, k) * scoring.scale
+    if scoring.softcap:
+        scores = scoring.softcap * torch.tanh(scores / scoring.softcap)
     place = torch.arange(q.shape[0], device=q.device)[:, None] + (k.shape[0] - q.shape[0])
     ahead = torch.arange(k.shape[0], device=q.device)[None, :] - place
     seen = torch.ones_like(ahead, dtype=torch.bool)
-    limits = ((causal, ahead <= 0), (window[0] >= 0, ahead >= -window[0]), (window[1] >= 0, ahead <= window[1]))
+    limits = ((scoring.causal, ahead <= 0), (window[0] >= 0, ahead >= -window[0]), (window[1] >= 0, ahead <= window[1]))
     for is_asked, shown in limits:
         if is_asked:
             seen = seen & shown
@@ -92,17 +81,11 @@ def callable_of(passes: AttentionPasses) -> Any:
         *,
         cu_seqlens: Any,
         max_seqlen: int,
-        causal: bool = True,
-        window: tuple[int, int] = (-1, -1),
-        softmax_scale: float | None = None,
         sinks: Any = None,
-        **more: Any,
+        **options: Any,
     ) -> Any:
-        scale = q.shape[2] ** -0.5 if softmax_scale is None else softmax_scale
         varlen = Varlen(cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
-        return _function().apply(
-            q, k, v, sinks, passes, varlen, {"causal": causal, "window": window, "scale": scale, **more}
-        )
+        return _function().apply(q, k, v, sinks, passes, varlen, Scoring.of(q.shape[2], **options))
 
     return call
 
@@ -112,16 +95,16 @@ def _function() -> Any:
     """Return the autograd function of two passes; made when torch is there."""
     torch = torch_module()
 
-    def forward(ctx: Any, q: Any, k: Any, v: Any, sinks: Any, passes: Any, varlen: Any, options: dict[str, Any]) -> Any:
-        given = options if sinks is None else {**options, "sinks": sinks}
-        out, lse = passes.forward(q, k, v, varlen, **given)
+    def forward(ctx: Any, q: Any, k: Any, v: Any, sinks: Any, passes: Any, varlen: Any, scoring: Scoring) -> Any:
+        given = replace(scoring, sinks=sinks)
+        out, lse = passes.forward(q, k, v, varlen, given)
         ctx.kept = (q, k, v, out, lse, varlen, passes, given)
         return out
 
     def backward(ctx: Any, dout: Any) -> Any:
         q, k, v, out, lse, varlen, passes, given = ctx.kept
-        grads = passes.backward(dout.contiguous(), q, k, v, out, lse, varlen, **given)
-        return (*grads[:3], grads[3] if "sinks" in given else None, None, None, None)
+        grads = passes.backward(dout.contiguous(), q, k, v, out, lse, varlen, given)
+        return (*grads[:3], None if given.sinks is None else grads[3], None, None, None)
 
     parts = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     return type("TwoPasses", (torch.autograd.Function,), parts)

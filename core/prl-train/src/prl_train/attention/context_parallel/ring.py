@@ -7,16 +7,15 @@ W ranks, Hq and Hkv heads, G = Hq / Hkv.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from prl.contracts import AttentionPasses
+from prl.contracts import AttentionPasses, Scoring
 from prl.types import ConfigError
 from prl_train.attention.bound import BoundKernel
-from prl_train.attention.passes import scale_of
 
 from .collectives import all_gather, reduce_scatter
 
@@ -41,17 +40,15 @@ class RingStrategy:
         """Attend for this rank's queries; result [S, Hq, Dv]."""
         if bound.passes is None:
             bound.require("lse", "context parallelism by ring needs it")
-        if not options["causal"] and options["window"] != (-1, -1):
+        sinks = options.pop("sinks", None)
+        scoring = Scoring.of(q.shape[-1], **options)
+        if not scoring.causal and scoring.window != (-1, -1):
             raise ConfigError(
                 "context parallelism by ring has no sliding window that looks ahead",
                 where="a layer with is_causal = False and a sliding window",
                 next_step='choose context_parallel = "ulysses"',
             )
-        sinks = options.pop("sinks", None)
-        options["scale"] = scale_of(q, options.pop("softmax_scale", None))
-        if not options.get("softcap"):
-            options.pop("softcap", None)
-        out: Tensor = _RingAttend.apply(q, k, v, sinks, plan, bound.passes, self.head_stride, options)  # type: ignore[no-untyped-call]
+        out: Tensor = _RingAttend.apply(q, k, v, sinks, plan, bound.passes, self.head_stride, scoring)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -68,33 +65,31 @@ class _RingAttend(torch.autograd.Function):
         plan: RowPlan,
         passes: AttentionPasses,
         stride: int,
-        options: dict[str, Any],
+        scoring: Scoring,
     ) -> Tensor:
-        cut = plan.cut(options["causal"])
+        cut = plan.cut(scoring.causal)
         parts = []
         for heads, kv_heads in _strides(q, k, stride):
             keys, values = _gathered(k, v, kv_heads, plan, cut.keys)
-            given = options | _sinks_of(sinks, heads)
-            parts.append(passes.forward(q[:, heads].contiguous(), keys, values, cut.varlen, **given))
+            given = _for_heads(scoring, sinks, heads)
+            parts.append(passes.forward(q[:, heads].contiguous(), keys, values, cut.varlen, given))
         out, lse = torch.cat([part[0] for part in parts], 1), torch.cat([part[1] for part in parts])
         ctx.save_for_backward(q, k, v, sinks, out, lse)
-        ctx.how = (plan, passes, stride, options)
+        ctx.how = (plan, passes, stride, scoring)
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sinks, out, lse = ctx.saved_tensors
-        plan, passes, stride, options = ctx.how
-        cut = plan.cut(options["causal"])
+        plan, passes, stride, scoring = ctx.how
+        cut = plan.cut(scoring.causal)
         dq, dk, dv = (torch.empty_like(x) for x in (q, k, v))
         dsinks = None if sinks is None else torch.empty_like(sinks)
         for heads, kv_heads in _strides(q, k, stride):
             keys, values = _gathered(k, v, kv_heads, plan, cut.keys)
-            given = options | _sinks_of(sinks, heads)
+            given = cut.varlen, _for_heads(scoring, sinks, heads)
             mine = [x[:, heads].contiguous() for x in (q, out, dout)]
-            grads = passes.backward(
-                mine[2], mine[0], keys, values, mine[1], lse[heads].contiguous(), cut.varlen, **given
-            )
+            grads = passes.backward(mine[2], mine[0], keys, values, mine[1], lse[heads].contiguous(), *given)
             dq[:, heads] = grads[0]
             dk[:, kv_heads], dv[:, kv_heads] = _returned(grads[1], grads[2], plan, cut.keys)
             if dsinks is not None:
@@ -129,5 +124,5 @@ def _returned(dk: Tensor, dv: Tensor, plan: RowPlan, keys: slice) -> tuple[Tenso
     return both[..., : dk.shape[2]], both[..., dk.shape[2] :]
 
 
-def _sinks_of(sinks: Tensor | None, heads: slice) -> dict[str, Tensor]:
-    return {} if sinks is None else {"sinks": sinks[heads].contiguous()}
+def _for_heads(scoring: Scoring, sinks: Tensor | None, heads: slice) -> Scoring:
+    return replace(scoring, sinks=None if sinks is None else sinks[heads].contiguous())

@@ -7,17 +7,16 @@ Shapes: S tokens of a shard, W ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from prl.contracts import AttentionPasses, Varlen
+from prl.contracts import AttentionPasses, Scoring, Varlen
 from prl.types import ConfigError
 from prl_train.attention.bound import BoundKernel
-from prl_train.attention.passes import scale_of
 from prl_train.attention.sinks import add_sinks, sinks_gradient
 
 from .collectives import pass_on
@@ -39,18 +38,16 @@ class RingP2PStrategy:
 
     def attend(self, plan: RowPlan, bound: BoundKernel, q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
         """Attend for this rank's queries; result [S, Hq, Dv]."""
-        if options.pop("window") != (-1, -1):
+        sinks = options.pop("sinks", None)
+        scoring = Scoring.of(q.shape[-1], **options)
+        if scoring.window != (-1, -1):
             raise ConfigError(
                 "context parallelism by a point-to-point ring has no sliding windows",
                 where=f"{self.name!r} on a model with sliding-window layers",
                 next_step='choose "ring" or "ulysses"',
             )
         bound.require("lse", "context parallelism by ring needs it")
-        sinks = options.pop("sinks", None)
-        options["scale"] = scale_of(q, options.pop("softmax_scale", None))
-        if not options.get("softcap"):
-            options.pop("softcap", None)
-        out: Tensor = _Travel.apply(q, k, v, sinks, plan, bound.passes, options)  # type: ignore[no-untyped-call]
+        out: Tensor = _Travel.apply(q, k, v, sinks, plan, bound.passes, scoring)  # type: ignore[no-untyped-call]
         return out
 
 
@@ -76,7 +73,7 @@ class _Travel(torch.autograd.Function):
         sinks: Tensor | None,
         plan: RowPlan,
         passes: AttentionPasses,
-        options: dict[str, Any],
+        scoring: Scoring,
     ) -> Tensor:
         exact = torch.float64 if q.dtype == torch.float64 else torch.float32
         out = torch.zeros(*q.shape[:2], v.shape[2], dtype=exact, device=q.device)
@@ -85,44 +82,35 @@ class _Travel(torch.autograd.Function):
         for step in range(plan.world):
             if step:
                 both = pass_on(both, plan.group)
-            for part in _parts(plan, (plan.rank - step) % plan.world, options["causal"]):
+            for part in _parts(plan, (plan.rank - step) % plan.world, scoring.causal):
                 keys, values = _split(both[part.keys], k.shape[-1])
-                given = {**options, "causal": part.causal, "window": (-1, -1)}
-                more = passes.forward(q[part.queries].contiguous(), keys, values, part.varlen, **given)
+                given = part.varlen, replace(scoring, causal=part.causal)
+                more = passes.forward(q[part.queries].contiguous(), keys, values, *given)
                 _merge(out[part.queries], lse[:, part.queries], *more)
-        if sinks is not None:
-            out, lse = add_sinks(out, lse, sinks)
+        out, lse = add_sinks(out, lse, sinks)
         out = out.to(q.dtype)
         ctx.save_for_backward(q, k, v, sinks, out, lse)
-        ctx.how = (plan, passes, options)
+        ctx.how = (plan, passes, scoring)
         return out
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, sinks, out, lse = ctx.saved_tensors
-        plan, passes, options = ctx.how
+        plan, passes, scoring = ctx.how
         dq = torch.zeros(q.shape, dtype=lse.dtype, device=q.device)
         both = torch.cat([k, v], -1)
         flow = torch.zeros(both.shape, dtype=lse.dtype, device=q.device)
         for step in range(plan.world):
-            for part in _parts(plan, (plan.rank - step) % plan.world, options["causal"]):
+            for part in _parts(plan, (plan.rank - step) % plan.world, scoring.causal):
                 keys, values = _split(both[part.keys], k.shape[-1])
                 mine = [x[part.queries].contiguous() for x in (dout, q, out)]
-                grads = passes.backward(
-                    mine[0],
-                    mine[1],
-                    keys,
-                    values,
-                    mine[2],
-                    lse[:, part.queries].contiguous(),
-                    part.varlen,
-                    **{**options, "causal": part.causal, "window": (-1, -1)},
-                )
+                given = lse[:, part.queries].contiguous(), part.varlen, replace(scoring, causal=part.causal)
+                grads = passes.backward(mine[0], mine[1], keys, values, mine[2], *given)
                 dq[part.queries] += grads[0]
                 flow[part.keys] += torch.cat([grads[1], grads[2]], -1)
             both, flow = pass_on(both, plan.group), pass_on(flow, plan.group)  # after W turns each is back at its owner
         dk, dv = _split(flow, k.shape[-1])
-        dsinks = None if sinks is None else sinks_gradient(dout, out, lse, sinks)
+        dsinks = sinks_gradient(dout, out, lse, sinks)
         return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype), dsinks, None, None, None
 
 
