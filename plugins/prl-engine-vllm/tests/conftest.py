@@ -187,14 +187,19 @@ def qwen_server(serve: Callable[..., Server], qwen_models: tuple[Path, Path]) ->
     return serve(qwen_models[0], words)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def moe_server(
     serve: Callable[..., Server], moe_models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
-) -> Server:
-    """A copy of the first mixture of experts, without a tokenizer, so without vLLM's own check of ids."""
+) -> Iterator[Server]:
+    """A copy of the first mixture of experts, without a tokenizer, so without vLLM's own check of ids.
+
+    Each file has one of its own: one of them kills it.
+    """
     model = tmp_path_factory.mktemp("served") / "moe"
     shutil.copytree(moe_models[0], model)
-    return serve(model, "args=['--skip-tokenizer-init']")
+    server = serve(model, "args=['--skip-tokenizer-init']")
+    yield server
+    server.stop()
 
 
 @pytest.fixture
