@@ -16,6 +16,7 @@ from prl.types import (
     GenerateResponse,
     Message,
     ParsedResponse,
+    RenderedTokens,
     RenderError,
     SamplingParams,
     Turn,
@@ -104,7 +105,6 @@ class Sampler:
     def _prompt(self, request: ChatRequest, match: Match) -> list[int]:
         node = match.extends
         if node is not None:
-            before = [*node.turn.prompt_ids, *node.turn.completion_ids]
             bridged = self.renderer.bridge_to_next_turn(
                 node.turn.prompt_ids,
                 node.turn.completion_ids,
@@ -113,7 +113,7 @@ class Sampler:
                 history=node.history,
             )
             if bridged is not None:
-                return _proven(bridged.token_ids, before, self.renderer.name)
+                return _proven(bridged, node.turn, self.renderer.name)
         return self.renderer.render_ids(match.messages, tools=request.tools, add_generation_prompt=True)
 
     def _turns(
@@ -166,11 +166,11 @@ def knows_role(renderer: Renderer, role: str) -> bool:
         return False
 
 
-def _proven(ids: list[int], before: list[int], renderer: str) -> list[int]:
-    if ids[: len(before)] != before:
+def _proven(bridged: RenderedTokens, turn: Turn, renderer: str) -> list[int]:
+    if not bridged.begins_with(turn.prompt_ids, turn.completion_ids):
         raise AlignmentError(
             "the bridged prompt does not begin with the ids that were sent and sampled",
             where=f"bridge_to_next_turn of renderer {renderer!r}",
             next_step="report this to the renderer's author: `prl plugins check` shows it",
         )
-    return ids
+    return bridged.token_ids
