@@ -41,7 +41,7 @@ def test_every_step_samples_with_the_weights_of_the_last_though_few_are_written(
     assert [orchestrator.wait(), trainer.wait()] == [0, 0], world.logs()
     world.check_whole()
     assert written(world) == [0, 4], "the versions between were sent"
-    assert not (world.folder.transfer / "offer.json").exists()
+    assert not (world.folder.transfer / "trainer/offer.json").exists()
 
 
 def test_engine_trainer_and_orchestrator_are_killed_and_nothing_is_lost(

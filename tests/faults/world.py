@@ -179,7 +179,8 @@ class World:
         assert sum(not row["step_skipped"] for row in rows) > self.steps // 2, "the rewards were all alike"
         assert sorted(set(seen)) == [f"group-{number:06d}" for number in range(GROUPS * self.steps)]
         assert len(seen) == GROUPS * SIZE * self.steps
-        assert [str(path) for path in self.folder.root.glob("*/.*")] == [], "leftovers of killed processes"
+        left = [str(path) for pattern in ("*/.*", "*/*/.*") for path in self.folder.root.glob(pattern)]
+        assert left == [], "leftovers of killed processes"
 
     def _check_step(self, step: int) -> list[str]:
         """One batch was handed over and the same was trained; it holds what the rollouts of the step sampled."""

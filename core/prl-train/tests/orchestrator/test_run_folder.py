@@ -217,12 +217,17 @@ def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> Non
     (folder.trained / ".step_000001.json.7.ab.tmp").write_text("{")
     folder.batches.mkdir()
     (folder.batches / ".batch_000001.msgpack.7.ab.tmp").write_bytes(b"half")
+    for part in ("trainer", "orchestrator"):
+        (folder.transfer / part).mkdir(parents=True)
+        (folder.transfer / part / ".word.json.7.ab.tmp").write_text("{")
     with folder.owned("trainer"):
         assert [path.name for path in sorted(folder.checkpoints.iterdir())] == ["step_000004"], "it was moved aside"
         assert list(folder.trained.iterdir()) == []
         assert len(list(folder.batches.iterdir())) == 1, "the orchestrator may be writing it"
+        assert [path.parent.name for path in folder.transfer.rglob("*.tmp")] == ["orchestrator"]
     with folder.owned("orchestrator"):
         assert list(folder.batches.iterdir()) == []
+        assert list(folder.transfer.rglob("*.tmp")) == []
 
 
 def test_a_batch_is_trained_again_only_if_it_is_the_same(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ async def test_versions_go_over_one_group_and_no_directory_is_written(run: Run) 
     assert run.engine.events == ["received 1", "received 2", "received 3"]
     assert len({transfer.group for transfer in run.engine.transfers}) == 1
     assert not run.folder.weights.exists()
-    assert not (run.folder.transfer / "offer.json").exists(), "an offer that no longer stands would be taken"
+    assert not (run.folder.transfer / "trainer/offer.json").exists(), "an offer that no longer stands would be taken"
 
 
 async def test_an_engine_that_fails_once_gets_the_weights_by_the_second_try(

@@ -47,9 +47,10 @@ class RunFolder:
         self.model = root / "model"
         self.status = StatusBoard(root / "status")
         self._digests: dict[int, str] = {}
+        # One writer a directory: what it left half-written can then be swept without asking whose it is.
         self._written_by = {
-            "orchestrator": (self.batches, self.rollouts, self.evaluations),
-            "trainer": (self.trained, self.weights, self.checkpoints),
+            "orchestrator": (self.batches, self.rollouts, self.evaluations, self.transfer / "orchestrator"),
+            "trainer": (self.trained, self.weights, self.checkpoints, self.transfer / "trainer"),
         }
         self._files_of = {"orchestrator": (self.progress.name, self.report.name), "trainer": ()}
 

@@ -1,4 +1,4 @@
-"""What trainer and orchestrator tell each other about transfers: three small files in the run folder."""
+"""What trainer and orchestrator tell each other about transfers: small files, a directory for each writer."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ class Answer:
 
 
 class TransferBoard:
-    """The files; each is written by one side alone."""
+    """The files of both sides, by who writes them."""
 
     def __init__(self, directory: Path) -> None:
-        self._offer = directory / "offer.json"
-        self._manifest = directory / "manifest.json"
-        self._answer = directory / "answer.json"
-        self._wanted = directory / "wanted.json"
+        self._offer = directory / "trainer" / "offer.json"
+        self._manifest = directory / "trainer" / "manifest.json"
+        self._answer = directory / "orchestrator" / "answer.json"
+        self._wanted = directory / "orchestrator" / "wanted.json"
         self._written = ""
 
     # -- the trainer's
