@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+from fixtures.ports import free_port
 
 from prl.plugin import RendererEntry, create, get_registry
 from prl_train.models import create_tiny_qwen3, train_small_tokenizer
@@ -49,7 +50,7 @@ class LocalServer:
             **options,
         }
         self._socket: socket.socket | None = None
-        self.port = 0
+        self.port = free_port()  # of its own also while it is stopped
         self.start()
 
     @property
@@ -64,7 +65,6 @@ class LocalServer:
         self._socket = socket.socket()
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.bind(("127.0.0.1", self.port))
-        self.port = self._socket.getsockname()[1]
         asyncio.run(self.engine.start())
         config = uvicorn.Config(
             create_app(self.engine), log_level="error", access_log=False, timeout_graceful_shutdown=1

@@ -300,6 +300,18 @@ class EngineSuite:
         assert after.choices[0].token_ids == before.choices[0].token_ids
         assert after.choices[0].logprobs == pytest.approx(before.choices[0].logprobs, abs=1e-5)
 
+    @pytest.mark.parametrize("directory", ["/" + "d" * 5000, "/no\0where", "/no/such/directory", __file__])
+    async def test_a_path_that_holds_no_weights_is_named_as_such(self, call: Call, directory: str) -> None:
+        """Also one that the system itself refuses to look up."""
+        status, answer = await call("POST", "/v1/weights", {"directory": directory, "version": 1})
+        assert (status, answer["error"]["code"]) == (400, "bad_weights")
+
+    async def test_a_body_larger_than_any_request_is_refused_unread(self, call: Call) -> None:
+        """One client must not fill a server's memory."""
+        size = 26 * (call.served.context + call.served.vocabulary) + (1 << 20)
+        status, answer = await call("POST", "/v1/generate", b'{"model": "' + b"m" * size + b'"}')
+        assert (status, answer["error"]["code"]) == (413, "malformed_request")
+
     async def test_bad_input_to_any_route_is_a_typed_4xx(self, call: Call) -> None:
         """Never a 500, never a hang, and the engine serves on."""
         _, document = await call("GET", "/openapi.json")

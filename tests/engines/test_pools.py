@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from engines.local import LocalServer, local_server, make_model
-from prl.client import EnginePool, FixedAddresses, PoolSettings, create_renderer_mode
+from prl.client import EnginePool, FixedAddresses, HttpEngineClient, PoolSettings, create_renderer_mode
 from prl.types import GenerateRequest, SamplingParams
 
 pytestmark = pytest.mark.heavy
@@ -72,6 +72,28 @@ async def test_a_hundred_updates_in_flight_and_each_answer_is_of_the_version_it_
         await asyncio.gather(*players)
         assert len(seen) > 50
         assert max(seen) >= 100
+    finally:
+        await pool.close()
+
+
+async def test_an_engines_own_model_does_not_pass_for_the_weights_that_a_run_begins_with(
+    pair: list[LocalServer], models: list[Path]
+) -> None:
+    """It was started with another checkpoint and restarts unseen: rollouts of that model would be trained as ours."""
+    settings = PoolSettings(backoff=0.02, patience=60.0, health_interval=60.0)
+    pool = EnginePool(FixedAddresses([pair[0].url]), settings)
+    try:
+        await pool.load_weights(str(models[1]), 0)
+        ours = await pool.generate(ask(PROMPTS[0]))
+        await asyncio.to_thread(pair[0].stop)
+        await asyncio.to_thread(pair[0].start)
+        alone = HttpEngineClient(pair[0].url)
+        its_own = await alone.generate(ask(PROMPTS[0]))
+        await alone.close()
+        assert its_own.weight_version == -1
+        assert its_own.choices[0].token_ids != ours.choices[0].token_ids
+        after = await pool.generate(ask(PROMPTS[0]))
+        assert (after.weight_version, after.choices[0].token_ids) == (0, ours.choices[0].token_ids)
     finally:
         await pool.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import threading
 import time
@@ -122,24 +121,6 @@ def serve() -> Iterator[Callable[[LocalEngine], Server]]:
     yield start
     for server in servers:
         server.close()
-
-
-@pytest.fixture
-async def call() -> AsyncIterator[Callable[..., Any]]:
-    """Send one HTTP request; return (status, decoded body)."""
-    import aiohttp
-
-    async with aiohttp.ClientSession() as session:
-
-        async def send(
-            method: str, url: str, body: Any = None, headers: dict[str, str] | None = None
-        ) -> tuple[int, Any]:
-            data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-            async with session.request(method, url, data=data, headers=headers) as answer:
-                raw = await answer.read()
-                return answer.status, json.loads(raw) if raw else None
-
-        yield send
 
 
 async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:

@@ -10,7 +10,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from prl_engine_local.errors import WeightLoadError
+from prl.serving.errors import WeightLoadError
 from prl_engine_local.weights import apply_weights, read_weights
 
 

@@ -200,7 +200,7 @@ async def test_in_process_client_obeys_the_contract(make_engine: Any) -> None:
     assert isinstance(client, EngineClient)
     assert await client.health()
     assert [(m["id"], m["max_model_len"]) for m in await client.models()] == [("tiny", 99)]
-    assert (await client.generate(ask(max_tokens=2))).weight_version == 0
+    assert (await client.generate(ask(max_tokens=2))).weight_version == -1
 
 
 async def test_an_architecture_the_cache_does_not_fit_is_refused_at_start(

@@ -36,7 +36,7 @@ async def test_loaded_weights_answer_exactly(
     before = await engine.generate(ask(max_tokens=6))
     await engine.client().load_weights(directory, 7)
     after = await engine.generate(ask(max_tokens=6))
-    assert (before.weight_version, after.weight_version) == (0, 7)
+    assert (before.weight_version, after.weight_version) == (-1, 7)
     assert_from(before, old, logprobs_of)
     assert_from(after, new, logprobs_of)
     assert engine.models()[0]["weight_version"] == 7
@@ -55,13 +55,13 @@ async def test_a_response_belongs_to_one_version_while_weights_change_under_load
     tasks += [asyncio.create_task(engine.generate(ask(max_tokens=5))) for _ in range(3)]
     responses = await asyncio.gather(*tasks)
     versions = [response.weight_version for response in responses]
-    assert set(versions) == {0, 1}
+    assert set(versions) == {-1, 1}
     assert versions[-3:] == [1, 1, 1]
-    assert versions[:8].count(0) < 8, (
+    assert versions[:8].count(-1) < 8, (
         "waiting requests must not start before the weights: a busy engine would never load"
     )
     for response in responses:
-        assert_from(response, new if response.weight_version else plain_model, logprobs_of)
+        assert_from(response, new if response.weight_version == 1 else plain_model, logprobs_of)
 
 
 def _drop(path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_a_bad_directory_leaves_the_old_weights_serving(
     assert caught.value.code == "bad_weights"
     after = await engine.generate(ask(seed=1, max_tokens=20))
     assert after.choices == before.choices
-    assert after.weight_version == 0
+    assert after.weight_version == -1
 
 
 async def test_an_absent_directory_is_named(make_engine: Any, tmp_path: Path) -> None:

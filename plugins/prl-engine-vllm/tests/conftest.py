@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
+from fixtures.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 CONTEXT = 512
@@ -136,9 +134,7 @@ class Server:
 
     def __init__(self, python: str, folder: Path, model: Path, *words: str) -> None:
         self.model = model
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = int(probe.getsockname()[1])
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.log = folder / "serve.log"
         command = [python, "-m", "prl.cli.main", "serve", "--engine", "vllm", "--model", str(model)]
@@ -200,19 +196,3 @@ def moe_server(
     server = serve(model, "args=['--skip-tokenizer-init']")
     yield server
     server.stop()
-
-
-@pytest.fixture
-async def call() -> AsyncIterator[Callable[..., Any]]:
-    """Send one HTTP request; return (status, decoded body)."""
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=120)) as session:
-
-        async def send(
-            method: str, url: str, body: Any = None, headers: dict[str, str] | None = None
-        ) -> tuple[int, Any]:
-            data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
-            async with session.request(method, url, data=data, headers=headers) as answer:
-                raw = await answer.read()
-                return answer.status, json.loads(raw) if raw else None
-
-        yield send

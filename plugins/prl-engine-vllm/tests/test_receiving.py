@@ -11,9 +11,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from prl.serving.errors import WeightLoadError
 from prl.transfer import OfferBody, TransferBody
 from prl.types import WeightTransferError
-from prl_engine_vllm.errors import WeightLoadError, WeightsUndefinedError
+from prl_engine_vllm.errors import WeightsUndefinedError
 from prl_engine_vllm.server.state import WeightState
 from prl_engine_vllm.server.weights import WeightService
 from prl_engine_vllm.worker.load import WorkerLoadError, WorkerMethods

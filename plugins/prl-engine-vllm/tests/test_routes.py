@@ -269,7 +269,7 @@ async def test_the_answer_names_each_tokens_own_logprob(server: Running, generat
         "prompt_token_ids": [1, 2, 3],
         "prompt_logprobs": [None, -0.5, -0.75],
         "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7},
-        "weight_version": 0,
+        "weight_version": -1,
         "request_id": "a",
     }
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from prl.serving.errors import WeightLoadError
 from prl_engine_vllm.checkpoint import check_fits, check_values, read_shapes, served_directory, stream
-from prl_engine_vllm.errors import WeightLoadError
 from prl_engine_vllm.worker import general
 from prl_engine_vllm.worker.load import WorkerLoadError, WorkerMethods, load
 

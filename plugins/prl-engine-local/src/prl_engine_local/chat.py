@@ -36,7 +36,7 @@ class ChatFormat(Protocol):
         """Render the conversation, with a generation prompt where one is wanted."""
         ...
 
-    def message(self, ids: list[int], prompt_ids: list[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
+    def message(self, ids: list[int], prompt_ids: Sequence[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
         """Return the assistant message, in OpenAI wire form."""
         ...
 
@@ -52,7 +52,7 @@ class RendererFormat:
         """Render the conversation, with a generation prompt where one is wanted."""
         return self._renderer.render_ids(messages, tools=tools, add_generation_prompt=generate)
 
-    def message(self, ids: list[int], prompt_ids: list[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
+    def message(self, ids: list[int], prompt_ids: Sequence[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
         """Return the assistant message; arguments of tool calls are JSON strings, invalid calls stay in the content."""
         message: dict[str, Any] = dict(
             self._renderer.parse_response(ids, tools=tools, prompt_ids=prompt_ids).to_message()
@@ -95,7 +95,7 @@ class TemplateFormat:
             ) from error
         return list(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def message(self, ids: list[int], prompt_ids: list[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
+    def message(self, ids: list[int], prompt_ids: Sequence[int], tools: list[ToolSpec] | None) -> dict[str, Any]:
         """Return the assistant message: the decoded text without special tokens."""
         return {"role": "assistant", "content": self._tokenizer.decode(ids, skip_special_tokens=True)}
 

@@ -12,6 +12,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from prl.serving.errors import InvalidFieldsError
+from prl.serving.retries import RetryBook
+from prl.serving.schemas import WeightsBody
 from prl.types import (
     EngineUnavailableError,
     GenerateRequest,
@@ -22,10 +25,9 @@ from prl.types import (
 )
 
 from .chat import ChatService
-from .errors import InvalidFieldsError
 from .options import LocalEngineOptions
-from .requests import Limits, RequestBook
-from .schemas import ChatBody, ChatTokensBody, TokenizeBody, WeightsBody
+from .requests import Limits, fingerprint
+from .schemas import ChatBody, ChatTokensBody, TokenizeBody
 
 Body = TypeVar("Body", bound=BaseModel)
 
@@ -90,7 +92,7 @@ class LocalEngine:
         """Sample completions for exact prompt ids; raise the `EngineError` family. Cancelling aborts the request."""
         core = self.core
         core.limits.check(request)
-        return await core.book.answer(request)
+        return await core.book.answer(request.request_id, lambda: fingerprint(request), lambda: core.submit(request))
 
     async def load_weights(self, directory: str, version: int) -> int:
         """Check a safetensors directory, then load it once running requests have ended; return the version.
@@ -147,15 +149,15 @@ class _Core:
         context = context_length(self.model, options.max_model_len)
         runner = ModelRunner(self.model, options.prefill_tokens)
         runner.prove()
-        self.limits = Limits(options.name, runner.vocabulary, context)
+        self.limits = Limits(name=options.name, vocabulary=runner.vocabulary, context=context)
         self.scheduler = Scheduler(runner, options, context)
-        self.book = RequestBook(self._submit, options.remembered_tokens)
+        self.book: RetryBook[GenerateResponse] = RetryBook(options.remembered_tokens, _total_tokens)
         self._order = itertools.count()
         self._seeds = random.Random(options.seed)
         self._loading = threading.Lock()
         self.intake = Intake(self.model)
 
-    def _submit(self, request: GenerateRequest) -> Future[GenerateResponse]:
+    def submit(self, request: GenerateRequest) -> Future[GenerateResponse]:
         from .sequence import Job
 
         seed = request.sampling.seed
@@ -182,6 +184,10 @@ class _Core:
         with self._loading:  # two loads at once finish in the order they began
             weights = read()
             return self.scheduler.load(lambda: apply_weights(self.model, weights), version).result()
+
+
+def _total_tokens(response: GenerateResponse) -> int:
+    return response.usage["total_tokens"]
 
 
 def _checked(model: type[Body], body: dict[str, Any]) -> Body:

@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 
+from prl.serving.checkpoints import SENT, not_arrived, refused
 from prl.transfer import GroupError, WeightIntake
-from prl.types import Seats, WeightManifest, WeightTransfer, WeightTransferError
+from prl.types import Seats, WeightManifest, WeightTransfer
 
-from .weights import check_fits, check_values, refusal
+from .weights import check_fits, check_values
 
 NOTHING = WeightManifest(())
-WHERE = "weights sent by the trainer"
 
 
 class Intake:
@@ -28,11 +28,11 @@ class Intake:
         try:
             self._intake.check(manifest)
         except GroupError as error:
-            raise refusal(str(error), WHERE) from error
+            raise refused(str(error), SENT) from error
         names = [spec.name for spec in manifest.tensors]
         if len(set(names)) < len(names):
-            raise refusal("a name is there twice", WHERE)
-        check_fits(self._model, {spec.name: spec.shape for spec in manifest.tensors}, WHERE)
+            raise refused("a name is there twice", SENT)
+        check_fits(self._model, {spec.name: spec.shape for spec in manifest.tensors}, SENT)
         self._offered = manifest
         return Seats((self._intake.device,), self._intake.identity)
 
@@ -41,11 +41,6 @@ class Intake:
         try:
             tensors = self._intake.receive(self._offered, transfer)
         except GroupError as error:
-            raise WeightTransferError(
-                f"weights {transfer.version} did not arrive: {error}",
-                where=f"group of {transfer.world} over {transfer.backend} with {transfer.address}",
-                next_step="the previous weights keep serving; load a directory, or send them again. Engines must reach "
-                "the trainer under trainer.transfer.host",
-            ) from error
-        check_values(self._model, tensors, WHERE)
+            raise not_arrived(transfer, error) from error
+        check_values(self._model, tensors, SENT)
         return tensors

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from prl.types import EngineError, RequestAbortedError
+from prl.serving.errors import EngineFailedError, NotFiniteError
+from prl.types import UNPUBLISHED, EngineError, RequestAbortedError
 
 from .batch import Batch
-from .errors import EngineFailedError, NotFiniteError
 from .options import LocalEngineOptions
 from .runner import ModelRunner
 from .sequence import Job, Sequence
@@ -41,7 +41,7 @@ class Scheduler:
 
     def __init__(self, runner: ModelRunner, options: LocalEngineOptions, context: int) -> None:
         self.counters = Counters()
-        self.weight_version = 0
+        self.weight_version = UNPUBLISHED
         self._batch = Batch(runner, options.prefill_tokens)
         self._max_rows = options.max_batch_size
         self._budget = max(options.max_batch_tokens, context)

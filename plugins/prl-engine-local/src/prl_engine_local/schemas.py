@@ -1,82 +1,12 @@
-"""Bodies of the HTTP routes. The same models check requests made in this process."""
+"""Bodies and answers of the routes that only this engine has: chats, which it renders and parses itself."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
-from prl.types import GenerateRequest, SamplingParams
-
-INT64 = 2**63
-Temperature = Field(default=1.0, ge=0, le=1e4, allow_inf_nan=False, description="0 takes the likeliest token.")
-
-
-class SamplingFields(BaseModel):
-    """How tokens are drawn."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    max_tokens: int | None = Field(default=None, ge=1, description="Default: what is left of the context.")
-    min_tokens: int = Field(default=0, ge=0, description="Stop ids cannot be drawn before so many tokens.")
-    temperature: float = Temperature
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=-1, ge=-1, lt=INT64, description="-1 and 0 switch it off.")
-    n: int = Field(default=1, ge=1, le=1024, description="Completions of the prompt.")
-    seed: int | None = Field(
-        default=None,
-        ge=-INT64,
-        lt=INT64,
-        description="Same seed, same prompt, same weights: same tokens, whatever else runs.",
-    )
-    stop_token_ids: list[int] = Field(default_factory=list, description="Exactly these ids end a completion.")
-
-    @model_validator(mode="after")
-    def _check_bounds(self) -> SamplingFields:
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens = {self.min_tokens} is more than max_tokens = {self.max_tokens}")
-        if 0 < self.temperature < 1e-5:
-            raise ValueError(f"temperature = {self.temperature} is too small: use 0 for the likeliest token")
-        return self
-
-    def sampling(self) -> SamplingParams:
-        """Return the fields as the exchange type."""
-        return SamplingParams(
-            max_tokens=self.max_tokens,
-            min_tokens=self.min_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            n=self.n,
-            seed=self.seed,
-            stop_token_ids=tuple(self.stop_token_ids),
-        )
-
-
-class GenerateBody(SamplingFields):
-    """`POST /v1/generate`."""
-
-    model: str
-    prompt_token_ids: list[int] = Field(description="The prompt, as the exact ids the model is to see.")
-    prompt_logprobs: bool = Field(
-        default=False, description="Also return the log-probability of every prompt id (T = 1)."
-    )
-    priority: int = Field(default=0, ge=-INT64, lt=INT64, description="Lower runs earlier.")
-    cache_salt: str | None = None
-    request_id: str | None = Field(default=None, description="Idempotency key: a retry gets the same answer.")
-
-    def request(self, data_parallel_rank: int | None) -> GenerateRequest:
-        """Return the body as the exchange type."""
-        return GenerateRequest(
-            model=self.model,
-            prompt_token_ids=self.prompt_token_ids,
-            sampling=self.sampling(),
-            prompt_logprobs=self.prompt_logprobs,
-            priority=self.priority,
-            cache_salt=self.cache_salt,
-            request_id=self.request_id,
-            data_parallel_rank=data_parallel_rank,
-        )
+from prl.serving.schemas import INT64, Body, SamplingFields, Version
 
 
 class ChatBody(SamplingFields):
@@ -109,10 +39,8 @@ class ChatTokensBody(ChatBody):
     tokens: list[int] = Field(min_length=1, description="The prompt, as the exact ids the model is to see.")
 
 
-class TokenizeBody(BaseModel):
+class TokenizeBody(Body):
     """`POST /tokenize`: what a conversation is rendered to."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     model: str
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -126,35 +54,6 @@ class TokenizeAnswer(BaseModel):
     count: int
     max_model_len: int
     tokens: list[int]
-
-
-class WeightsBody(BaseModel):
-    """`POST /v1/weights`."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    directory: str = Field(min_length=1, description="Safetensors directory, readable by this server.")
-    version: int = Field(ge=0, lt=INT64, description="What later answers carry as weight_version.")
-
-
-class Choice(BaseModel):
-    """One completion; `logprobs[i]` belongs to `token_ids[i]`."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str
-    routed_experts: None = None
-
-
-class GenerateAnswer(BaseModel):
-    """Answer of `POST /v1/generate`; `prompt_logprobs[0]` is null."""
-
-    choices: list[Choice]
-    prompt_token_ids: list[int]
-    prompt_logprobs: list[float | None] | None
-    usage: dict[str, int]
-    weight_version: int
-    request_id: str | None
 
 
 class ChatChoice(BaseModel):
@@ -176,61 +75,5 @@ class ChatAnswer(BaseModel):
     model: str
     choices: list[ChatChoice]
     usage: dict[str, int]
-    weight_version: int
+    weight_version: Version
     prompt_token_ids: list[int] | None = None
-
-
-class WeightsAnswer(BaseModel):
-    """Answer of `POST /v1/weights`."""
-
-    status: str
-    weight_version: int
-
-
-class HealthAnswer(BaseModel):
-    """Answer of `GET /health`."""
-
-    status: str
-    weight_version: int
-    running: int
-    waiting: int
-
-
-class ModelCard(BaseModel):
-    """One served model."""
-
-    id: str
-    object: str
-    owned_by: str
-    max_model_len: int
-    weight_version: int
-
-
-class ModelsAnswer(BaseModel):
-    """Answer of `GET /v1/models`."""
-
-    object: str
-    data: list[ModelCard]
-
-
-class FieldError(BaseModel):
-    """One wrong field of a body."""
-
-    field: str
-    error: str
-
-
-class ErrorDetail(BaseModel):
-    """What failed, where the cause is, and the next step; `code` is for machines."""
-
-    code: str
-    message: str
-    where: str
-    next_step: str
-    fields: list[FieldError] | None = None
-
-
-class ErrorAnswer(BaseModel):
-    """Body of every answer that is not 200."""
-
-    error: ErrorDetail

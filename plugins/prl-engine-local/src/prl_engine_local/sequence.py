@@ -6,7 +6,7 @@ import random
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 
-from prl.types import GenerateChoice, GenerateRequest, GenerateResponse, SamplingParams
+from prl.types import UNPUBLISHED, GenerateChoice, GenerateRequest, GenerateResponse, SamplingParams
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +62,7 @@ class Job:
     future: Future[GenerateResponse]
     order: int
     sequences: list[Sequence] = field(default_factory=list)
-    weight_version: int | None = None
+    weight_version: int = UNPUBLISHED
     prompt_logprobs: list[float | None] | None = None
 
     @classmethod
@@ -96,7 +96,7 @@ class Job:
         sampled = sum(len(sequence.logprobs) for sequence in self.sequences)
         return GenerateResponse(
             choices=tuple(sequence.choice() for sequence in self.sequences),
-            weight_version=self.weight_version if self.weight_version is not None else -1,
+            weight_version=self.weight_version,
             prompt_token_ids=list(self.request.prompt_token_ids),
             prompt_logprobs=self.prompt_logprobs,
             usage={"prompt_tokens": prompt, "completion_tokens": sampled, "total_tokens": prompt + sampled},

@@ -1,156 +1,124 @@
-"""The HTTP face: FastAPI routes over the engine, typed errors, and aborts for clients that go away."""
+"""The HTTP face: FastAPI routes over the engine."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Awaitable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator
+from typing import Any
 
-import msgspec
 import uvicorn
-from fastapi import FastAPI, Request, Response
-from pydantic import BaseModel, ValidationError
+from fastapi import APIRouter, FastAPI, Request, Response
 
-from prl.transfer import OfferAnswer, OfferBody, TransferBody
-from prl.types import (
-    ConfigError,
-    EngineUnavailableError,
-    GenerateResponse,
-    MalformedRequestError,
-    PrlError,
-    PromptTooLongError,
-    RenderError,
-    RequestAbortedError,
-    WeightTransferError,
+from prl.serving.http import (
+    CHAT_BODY,
+    ERRORS,
+    TypedErrorRoute,
+    data_parallel_rank,
+    described,
+    json_response,
+    read_body,
+    while_connected,
 )
+from prl.serving.routes import add_weight_routes
+from prl.serving.schemas import GenerateAnswer, GenerateBody, HealthAnswer, ModelsAnswer
+from prl.transfer import OfferBody, TransferBody
+from prl.types import ConfigError, GenerateResponse, Seats
 
 from .engine import LocalEngine
-from .errors import InvalidFieldsError, UnknownModelError, WeightLoadError
-from .schemas import (
-    ChatAnswer,
-    ChatBody,
-    ChatTokensBody,
-    ErrorAnswer,
-    GenerateAnswer,
-    GenerateBody,
-    HealthAnswer,
-    ModelsAnswer,
-    TokenizeAnswer,
-    TokenizeBody,
-    WeightsAnswer,
-    WeightsBody,
-)
-
-RANK_HEADER = "X-data-parallel-rank"
-ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": ErrorAnswer, "description": "The request cannot be served; `code` says why."},
-    404: {"model": ErrorAnswer, "description": "Unknown model."},
-    422: {"model": ErrorAnswer, "description": "Fields are missing, unknown or out of range."},
-    500: {"model": ErrorAnswer, "description": "The engine's computation failed."},
-    503: {"model": ErrorAnswer, "description": "The engine is not ready."},
-}
-NOT_ARRIVED: dict[int | str, dict[str, Any]] = {
-    409: {"model": ErrorAnswer, "description": "Weights did not arrive; those from before serve on."},
-}
-Body = TypeVar("Body", bound=BaseModel)
-Result = TypeVar("Result")
-
-
-class ClientGoneError(PrlError):
-    """The client closed its connection before the answer was ready."""
-
-    code = "client_gone"
-
-
-STATUS: dict[type, int] = {
-    ClientGoneError: 499,
-    InvalidFieldsError: 422,
-    MalformedRequestError: 400,
-    PromptTooLongError: 400,
-    WeightLoadError: 400,
-    WeightTransferError: 409,
-    RenderError: 400,
-    UnknownModelError: 404,
-    RequestAbortedError: 503,
-    EngineUnavailableError: 503,
-}
+from .schemas import ChatAnswer, ChatBody, ChatTokensBody, TokenizeAnswer, TokenizeBody
 
 
 def create_app(engine: LocalEngine) -> FastAPI:
     """Return the ASGI app of a started, starting or stopped engine."""
     app = FastAPI(title="prl local engine", version="1", docs_url=None, redoc_url=None)
-    app.add_exception_handler(PrlError, _error_response)
-
-    @app.post("/v1/generate", **_described(GenerateBody, GenerateAnswer))
-    async def generate(request: Request) -> Response:
-        """Sample completions for exact prompt ids; log-probabilities come with every sampled id."""
-        body = _parse(GenerateBody, await request.body())
-        work = engine.generate(body.request(_rank(request)))
-        return _json(_generate_body(await _while_connected(request, work)))
-
-    @app.post("/v1/chat/completions", **_described(ChatBody, ChatAnswer))
-    async def chat(request: Request) -> Response:
-        """Render messages with the model's format, sample, and parse the answer."""
-        body = _parse(ChatBody, await request.body())
-        return _json(await _while_connected(request, engine.chat.complete(body, data_parallel_rank=_rank(request))))
-
-    @app.post("/v1/chat/completions/tokens", **_described(ChatTokensBody, ChatAnswer))
-    async def chat_tokens(request: Request) -> Response:
-        """Sample for the exact prompt ids in `tokens`, and parse the answer as a chat; messages are not rendered."""
-        body = _parse(ChatTokensBody, await request.body())
-        work = engine.chat.complete(body, prompt=body.tokens, data_parallel_rank=_rank(request))
-        return _json(await _while_connected(request, work))
-
-    @app.post("/tokenize", **_described(TokenizeBody, TokenizeAnswer))
-    async def tokenize(request: Request) -> Response:
-        """Return the ids that a conversation is rendered to."""
-        body = _parse(TokenizeBody, await request.body())
-        return _json(await _while_connected(request, engine.chat.tokenize(body)))
-
-    @app.post("/v1/weights", **_described(WeightsBody, WeightsAnswer))
-    async def weights(request: Request) -> Response:
-        """Load a safetensors directory once running requests have ended."""
-        body = _parse(WeightsBody, await request.body())
-        version = await engine.load_weights(body.directory, body.version)
-        return _json({"status": "ok", "weight_version": version})
-
-    _add_transfer_routes(app, engine)
-    _add_status_routes(app, engine)
+    app.router.route_class = TypedErrorRoute
+    _add_sampling(app.router, engine)
+    _add_chat(app.router, engine)
+    add_weight_routes(app.router, lambda _: _Weights(engine))
+    _add_status(app.router, engine)
     return app
 
 
-def _add_transfer_routes(app: FastAPI, engine: LocalEngine) -> None:
-    @app.post("/v1/weights/offer", **_described(OfferBody, OfferAnswer))
-    async def offer(request: Request) -> Response:
-        """Check that tensors fit the served model, before a trainer sends them; say who would receive them."""
-        body = _parse(OfferBody, await request.body())
-        return _json(OfferAnswer.of(await engine.offer_weights(body.manifest())).model_dump())
-
-    @app.post("/v1/weights/receive", **_described(TransferBody, WeightsAnswer, NOT_ARRIVED))
-    async def receive(request: Request) -> Response:
-        """Receive the offered tensors from a trainer's process, and load them once running requests have ended."""
-        body = _parse(TransferBody, await request.body())
-        version = await engine.receive_weights(body.transfer())
-        return _json({"status": "ok", "weight_version": version})
+def _add_sampling(router: APIRouter, engine: LocalEngine) -> None:
+    @router.post("/v1/generate", **described(GenerateBody, GenerateAnswer))
+    async def generate(request: Request) -> Response:
+        """Sample completions for exact prompt ids; log-probabilities come with every sampled id."""
+        limits = engine.core.limits
+        body = await read_body(request, GenerateBody, limits.body_bytes)
+        work = engine.generate(body.request(data_parallel_rank(request, limits)))
+        return json_response(_generate_body(await while_connected(request, work)))
 
 
-def _add_status_routes(app: FastAPI, engine: LocalEngine) -> None:
-    @app.get("/health", response_model=None, responses={200: {"model": HealthAnswer}, 503: ERRORS[503]})
+def _add_chat(router: APIRouter, engine: LocalEngine) -> None:
+    @router.post("/v1/chat/completions", **described(ChatBody, ChatAnswer))
+    async def chat(request: Request) -> Response:
+        """Render messages with the model's format, sample, and parse the answer."""
+        body = await read_body(request, ChatBody, CHAT_BODY)
+        rank = data_parallel_rank(request, engine.core.limits)
+        return json_response(await while_connected(request, engine.chat.complete(body, data_parallel_rank=rank)))
+
+    @router.post("/v1/chat/completions/tokens", **described(ChatTokensBody, ChatAnswer))
+    async def chat_tokens(request: Request) -> Response:
+        """Sample for the exact prompt ids in `tokens`, and parse the answer as a chat; messages are not rendered."""
+        body = await read_body(request, ChatTokensBody, CHAT_BODY)
+        rank = data_parallel_rank(request, engine.core.limits)
+        work = engine.chat.complete(body, prompt=body.tokens, data_parallel_rank=rank)
+        return json_response(await while_connected(request, work))
+
+    @router.post("/tokenize", **described(TokenizeBody, TokenizeAnswer))
+    async def tokenize(request: Request) -> Response:
+        """Return the ids that a conversation is rendered to."""
+        body = await read_body(request, TokenizeBody, CHAT_BODY)
+        return json_response(await while_connected(request, engine.chat.tokenize(body)))
+
+
+class _Weights:
+    """The engine's side of the routes through which it is given weights."""
+
+    def __init__(self, engine: LocalEngine) -> None:
+        self._engine = engine
+
+    async def load(self, directory: str, version: int) -> int:
+        """Load a directory; return its version."""
+        return await self._engine.load_weights(directory, version)
+
+    async def offer(self, body: OfferBody) -> Seats:
+        """Check an offer; return the engine's one seat."""
+        return await self._engine.offer_weights(body.manifest())
+
+    async def receive(self, body: TransferBody) -> int:
+        """Receive what was offered; return its version."""
+        return await self._engine.receive_weights(body.transfer())
+
+
+def _add_status(router: APIRouter, engine: LocalEngine) -> None:
+    @router.get("/health", response_model=None, responses={200: {"model": HealthAnswer}, 503: ERRORS[503]})
     async def health() -> Response:
         """Say whether the model is loaded, and how busy the engine is."""
         scheduler = engine.core.scheduler
         scheduler.check_alive()
         running, waiting = scheduler.queue_sizes()
-        return _json(
+        return json_response(
             {"status": "ok", "weight_version": scheduler.weight_version, "running": running, "waiting": waiting}
         )
 
-    @app.get("/v1/models", response_model=None, responses={200: {"model": ModelsAnswer}, 503: ERRORS[503]})
+    @router.get("/v1/models", response_model=None, responses={200: {"model": ModelsAnswer}, 503: ERRORS[503]})
     async def models() -> Response:
         """Name the served model and its context in tokens."""
-        return _json({"object": "list", "data": engine.models()})
+        return json_response({"object": "list", "data": engine.models()})
+
+
+def _generate_body(response: GenerateResponse) -> dict[str, Any]:
+    return {
+        "choices": response.choices,
+        "prompt_token_ids": response.prompt_token_ids,
+        "prompt_logprobs": response.prompt_logprobs,
+        "usage": response.usage,
+        "weight_version": response.weight_version,
+        "request_id": response.request_id,
+    }
 
 
 def serve(engine: LocalEngine) -> None:
@@ -197,84 +165,3 @@ def _run(server: uvicorn.Server, host: str, port: int) -> None:
             where="[engine] host and port",
             next_step="choose a free port, or end the program that uses this one",
         ) from error
-
-
-async def _while_connected(request: Request, work: Awaitable[Result]) -> Result:
-    """Await the work; if the client disconnects first, cancel it (which frees its place in the batch)."""
-    task = asyncio.ensure_future(work)
-    gone = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGoneError("the client closed the connection", where=request.url.path)
-    finally:
-        for pending in (task, gone):
-            pending.cancel()
-        await asyncio.gather(task, gone, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    """Return when the client is gone: the framework does not cancel a handler by itself."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-def _rank(request: Request) -> int | None:
-    value = request.headers.get(RANK_HEADER)
-    if value is None:
-        return None
-    try:
-        return int(value)
-    except ValueError:
-        raise MalformedRequestError(
-            f"{value!r} is not an integer", where=f"header {RANK_HEADER}", next_step="send 0, or leave the header out"
-        ) from None
-
-
-def _parse(model: type[Body], body: bytes) -> Body:
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise InvalidFieldsError.of(error, f"body of the request ({model.__name__})") from error
-
-
-def _generate_body(response: GenerateResponse) -> dict[str, Any]:
-    return {
-        "choices": response.choices,
-        "prompt_token_ids": response.prompt_token_ids,
-        "prompt_logprobs": response.prompt_logprobs,
-        "usage": response.usage,
-        "weight_version": response.weight_version,
-        "request_id": response.request_id,
-    }
-
-
-def _json(value: object, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status_code=status, media_type="application/json")
-
-
-async def _error_response(request: Request, error: Exception) -> Response:
-    assert isinstance(error, PrlError)
-    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
-    detail: dict[str, Any] = {
-        "code": error.code,
-        "message": error.what,
-        "where": error.where,
-        "next_step": error.next_step,
-    }
-    if fields := getattr(error, "fields", None):
-        detail["fields"] = [{"field": name, "error": problem} for name, problem in fields]
-    return _json({"error": detail}, status)
-
-
-def _described(
-    body: type[BaseModel], answer: type[BaseModel], errors: dict[int | str, dict[str, Any]] | None = None
-) -> dict[str, Any]:
-    """Describe a route for the OpenAPI document: bodies are read and written as bytes, so FastAPI cannot infer them."""
-    content = {"application/json": {"schema": body.model_json_schema()}}
-    return {
-        "response_model": None,
-        "responses": {200: {"model": answer}, **ERRORS, **(errors or {})},
-        "openapi_extra": {"requestBody": {"required": True, "content": content}},
-    }

@@ -7,8 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from prl_engine_vllm.checkpoint import TOLD, Shapes
-from prl_engine_vllm.errors import AdapterError, UnknownModelError
+from prl.serving.checkpoints import TOLD, Shapes
+from prl.serving.errors import UnknownModelError
+from prl_engine_vllm.errors import AdapterError
 
 from .schemas import AdapterBody
 from .vllm_api import adapter_request, error_message, unload_request

@@ -6,14 +6,22 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prl.types import RequestAbortedError
-from prl_engine_vllm.errors import EngineFailedError, NotFiniteError
+from prl.serving.errors import EngineFailedError, NotFiniteError
+from prl.types import UNPUBLISHED, RequestAbortedError
 
 INITIAL_LABEL = "default"
-"""How vLLM labels the weights that it was started with: version 0."""
+"""How vLLM labels the weights that it was started with."""
 UNDEFINED_LABEL = "undefined"
 WHERE = "POST /v1/generate"
 FINISHED = frozenset({"stop", "length"})
+REMEMBERED_TOKENS = 2_000_000
+"""Tokens of finished answers that are kept for retries of their request ids."""
+
+
+def total_tokens(answer: dict[str, Any]) -> int:
+    """Return the tokens of an answer, prompt included."""
+    count: int = answer["usage"]["total_tokens"]
+    return count
 
 
 def generate_answer(output: Any, body: Any) -> dict[str, Any]:
@@ -86,7 +94,7 @@ def single_version(completions: Sequence[Any]) -> int:
 def version_of(label: str) -> int:
     """Return the version that a label of vLLM's names."""
     if label == INITIAL_LABEL:
-        return 0
+        return UNPUBLISHED
     if label.isascii() and label.isdigit():
         return int(label)
     raise EngineFailedError(

@@ -6,6 +6,7 @@ ever (tool and reasoning parsers need them), and then the ids take the place of 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator
 from contextvars import ContextVar
@@ -17,14 +18,14 @@ from fastapi.responses import StreamingResponse
 from pydantic import ValidationError
 from pydantic_core import from_json
 
+from prl.serving.errors import EngineFailedError, InvalidFieldsError, UnknownModelError
+from prl.serving.http import json_response, while_connected
+from prl.serving.retries import RetryBook
+from prl.serving.schemas import Body, Ids
 from prl.types import EngineError, EngineUnavailableError, MalformedRequestError, PromptTooLongError
-from prl_engine_vllm.errors import EngineFailedError, InvalidFieldsError, UnknownModelError
 
-from .answers import check_finished, single_version
-from .http import json_response, while_connected
+from .answers import REMEMBERED_TOKENS, check_finished, single_version, total_tokens
 from .limits import Limits
-from .retries import RetryBook
-from .schemas import Body, Ids
 from .state import WeightState
 from .vllm_api import Vllm
 
@@ -58,7 +59,7 @@ class ChatService:
         self._state = state
         self._serving = None if serving is None else _with_ids_and_versions(serving)
         self._request_class = request_class
-        self._book = RetryBook()
+        self._book = RetryBook(REMEMBERED_TOKENS, total_tokens)
         self._refuses: tuple[type[Exception], ...] = (*vllm.rejects, *STUMBLES)
 
     async def answer(self, request: Request, data: bytes, *, tokens: bool) -> Response:
@@ -77,8 +78,8 @@ class ChatService:
         # a retry of the same request id gets the same answer
         work = self._book.answer(
             body.get("request_id"),
-            hashlib.sha256(where.encode() + data).digest(),
-            lambda: self._whole_answer(chat, request, exchange, where),
+            lambda: hashlib.sha256(where.encode() + data).digest(),
+            lambda: asyncio.ensure_future(self._whole_answer(chat, request, exchange, where)),
         )
         return json_response(await while_connected(request, work))
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import uuid
 from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Any
 
-from prl.types import EngineUnavailableError, MalformedRequestError, close_names
-from prl_engine_vllm.errors import EngineFailedError, UnknownModelError
+from prl.serving.errors import EngineFailedError
+from prl.serving.limits import unknown_model
+from prl.serving.retries import RetryBook
+from prl.types import EngineUnavailableError, MalformedRequestError
 
-from .answers import generate_answer
+from .answers import REMEMBERED_TOKENS, generate_answer, total_tokens
 from .limits import Limits
-from .retries import RetryBook
 from .schemas import GenerateBody
 from .state import WeightState
 from .vllm_api import Vllm, error_message
@@ -32,7 +34,7 @@ class GenerateService:
         self._vllm = vllm
         self._limits = limits
         self._state = state
-        self._book = RetryBook()
+        self._book = RetryBook(REMEMBERED_TOKENS, total_tokens)
         self.running = 0
 
     async def answer(self, body: GenerateBody, rank: int | None, headers: Mapping[str, str]) -> dict[str, Any]:
@@ -43,7 +45,9 @@ class GenerateService:
         self._limits.check_ids(body.stop_token_ids, "stop_token_ids")
         self._limits.check_scoring(body.prompt_logprobs)
         return await self._book.answer(
-            body.request_id, _fingerprint(body), lambda: self._run(body, rank, adapter, headers)
+            body.request_id,
+            lambda: _fingerprint(body),
+            lambda: asyncio.ensure_future(self._run(body, rank, adapter, headers)),
         )
 
     async def adapter(self, model: str) -> Any:
@@ -55,12 +59,8 @@ class GenerateService:
             # an adapter that another server process loaded, or that a resolver of vLLM's can find
             found = await self._models.resolve_lora(model)
         if error_message(found) is not None:
-            known = [*(base.name for base in self._models.base_model_paths), *self._models.lora_requests]
-            raise UnknownModelError(
-                f"the model {model!r} is not served here",
-                where=f"this engine serves {', '.join(map(repr, known))}",
-                next_step=close_names(model, known) or f"send model = {known[0]!r}",
-            )
+            bases = (base.name for base in self._models.base_model_paths)
+            raise unknown_model(model, [*bases, *self._models.lora_requests])
         return found
 
     async def _run(

@@ -8,16 +8,10 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 
-from prl.client.http import OFFER, RECEIVE
-from prl.transfer import OfferAnswer, OfferBody, TransferBody
-from prl.types import EngineUnavailableError
-
-from .adapters import AdapterService
-from .chat import CHAT, TOKENS, ChatService
-from .generate import GenerateService
-from .http import (
+from prl.serving.http import (
+    CHAT_BODY,
     ERRORS,
-    NOT_ARRIVED,
+    SMALL_BODY,
     TypedErrorRoute,
     data_parallel_rank,
     described,
@@ -26,25 +20,25 @@ from .http import (
     read_bytes,
     while_connected,
 )
+from prl.serving.routes import add_weight_routes
+from prl.serving.schemas import GenerateAnswer, HealthAnswer
+from prl.types import EngineUnavailableError
+
+from .adapters import AdapterService
+from .chat import CHAT, TOKENS, ChatService
+from .generate import GenerateService
 from .limits import Limits
 from .schemas import (
     AdapterAnswer,
     AdapterBody,
     ChatAnswer,
-    GenerateAnswer,
     GenerateBody,
-    HealthAnswer,
     InfoAnswer,
     ModelsAnswer,
-    WeightsAnswer,
-    WeightsBody,
 )
 from .state import WeightState
 from .weights import WeightService
 
-SMALL_BODY = 1 << 20
-CHAT_BODY = 64 << 20
-OFFER_BODY = 64 << 20  # a hundred bytes for each tensor; mixtures have tens of thousands
 STARTED = int(time.time())
 
 
@@ -68,7 +62,8 @@ def attach(app: FastAPI, chat_schema: dict[str, Any]) -> None:
     router = APIRouter(route_class=TypedErrorRoute)
     _add_sampling(router)
     _add_chat(router, chat_schema)
-    _add_weights(router)
+    add_weight_routes(router, lambda request: services(request).weights)
+    _add_adapters(router)
     _add_status(router)
     # One by one, not by include_router: vLLM recognises a replacement among the app's own routes.
     app.router.routes.extend(router.routes)
@@ -94,7 +89,7 @@ def _add_sampling(router: APIRouter) -> None:
         """Sample completions for exact prompt ids; log-probabilities come with every sampled id."""
         prl = services(request)
         body = await read_body(request, GenerateBody, prl.limits.body_bytes)
-        rank = data_parallel_rank(request, prl.limits.ranks)
+        rank = data_parallel_rank(request, prl.limits)
         work = prl.generate.answer(body, rank, request.headers)
         return json_response(await while_connected(request, work))
 
@@ -104,38 +99,18 @@ def _add_chat(router: APIRouter, schema: dict[str, Any]) -> None:
     async def chat(request: Request) -> Response:
         """Render messages with the model's template, sample, and parse the answer."""
         prl = services(request)
-        data_parallel_rank(request, prl.limits.ranks)
+        data_parallel_rank(request, prl.limits)
         return await prl.chat.answer(request, await read_bytes(request, CHAT_BODY), tokens=False)
 
     @router.post(TOKENS, **described(_with_tokens(schema), ChatAnswer))
     async def chat_tokens(request: Request) -> Response:
         """Answer a chat whose prompt is given as exact ids (`tokens`); the ids sampled come back with it."""
         prl = services(request)
-        data_parallel_rank(request, prl.limits.ranks)
+        data_parallel_rank(request, prl.limits)
         return await prl.chat.answer(request, await read_bytes(request, CHAT_BODY), tokens=True)
 
 
-def _add_weights(router: APIRouter) -> None:
-    @router.post("/v1/weights", **described(WeightsBody, WeightsAnswer))
-    async def weights(request: Request) -> Response:
-        """Load a safetensors directory once running requests have ended."""
-        body = await read_body(request, WeightsBody, SMALL_BODY)
-        version = await services(request).weights.load(body.directory, body.version)
-        return json_response({"status": "ok", "weight_version": version})
-
-    @router.post(OFFER, **described(OfferBody, OfferAnswer))
-    async def offer(request: Request) -> Response:
-        """Check that tensors fit the served model, before a trainer sends them; say who would receive them."""
-        body = await read_body(request, OfferBody, OFFER_BODY)
-        return json_response(OfferAnswer.of(await services(request).weights.offer(body)).model_dump())
-
-    @router.post(RECEIVE, **described(TransferBody, WeightsAnswer, NOT_ARRIVED))
-    async def receive(request: Request) -> Response:
-        """Receive the offered tensors from a trainer's process, and load them once running requests have ended."""
-        body = await read_body(request, TransferBody, SMALL_BODY)
-        version = await services(request).weights.receive(body)
-        return json_response({"status": "ok", "weight_version": version})
-
+def _add_adapters(router: APIRouter) -> None:
     @router.post("/v1/adapters", **described(AdapterBody, AdapterAnswer))
     async def load_adapter(request: Request) -> Response:
         """Load a LoRA adapter, or replace one, once running requests have ended."""

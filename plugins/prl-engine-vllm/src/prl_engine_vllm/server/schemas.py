@@ -1,63 +1,23 @@
-"""Bodies and answers of the routes: those of the other engines of prl, and what only vLLM offers."""
+"""Bodies and answers that only vLLM has, besides those of every engine."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
-INT64 = 2**63
-Ids = Annotated[list[int], FailFast()]  # one wrong id is told, not a hundred thousand
-
-
-class Body(BaseModel):
-    """A body whose unknown fields are refused, and whose integers are integers."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
+from prl.serving import schemas as common
+from prl.serving.schemas import INT64, Body, Version
 
 
-class GenerateBody(Body):
-    """`POST /v1/generate`."""
+class GenerateBody(common.GenerateBody):
+    """`POST /v1/generate`, with the samplers that vLLM has besides."""
 
-    model: str
-    prompt_token_ids: Ids = Field(description="The prompt, as the exact ids the model is to see.")
-    max_tokens: int | None = Field(default=None, ge=1, description="Default: what is left of the context.")
-    min_tokens: int = Field(default=0, ge=0, description="Stop ids cannot be drawn before so many tokens.")
-    temperature: float = Field(
-        default=1.0, ge=0, le=1e4, allow_inf_nan=False, description="0 takes the likeliest token."
-    )
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=-1, ge=-1, lt=INT64, description="-1 and 0 switch it off.")
     min_p: float = Field(default=0.0, ge=0, le=1, description="Least probability, relative to the likeliest token's.")
     presence_penalty: float = Field(default=0.0, ge=-2, le=2)
     frequency_penalty: float = Field(default=0.0, ge=-2, le=2)
     repetition_penalty: float = Field(default=1.0, gt=0, le=1e4, allow_inf_nan=False)
-    n: int = Field(default=1, ge=1, le=1024, description="Completions of the prompt.")
-    seed: int | None = Field(
-        default=None, ge=-INT64, lt=INT64, description="Same seed, same prompt, same weights: same tokens."
-    )
-    stop_token_ids: Ids = Field(default_factory=list, description="Exactly these ids end a completion.")
-    prompt_logprobs: bool = Field(
-        default=False, description="Also return the log-probability of every prompt id (T = 1)."
-    )
-    priority: int = Field(default=0, ge=-INT64, lt=INT64, description="Lower runs earlier.")
     cache_salt: str | None = Field(default=None, min_length=1, description="Prefixes are shared below one salt only.")
-    request_id: str | None = Field(default=None, description="Idempotency key: a retry gets the same answer.")
-
-    @model_validator(mode="after")
-    def _check_bounds(self) -> GenerateBody:
-        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise ValueError(f"min_tokens = {self.min_tokens} is more than max_tokens = {self.max_tokens}")
-        if 0 < self.temperature < 1e-5:
-            raise ValueError(f"temperature = {self.temperature} is too small: use 0 for the likeliest token")
-        return self
-
-
-class WeightsBody(Body):
-    """`POST /v1/weights`."""
-
-    directory: str = Field(min_length=1, description="Safetensors directory, readable by this server and its workers.")
-    version: int = Field(ge=0, lt=INT64, description="What later answers carry as weight_version.")
 
 
 class AdapterBody(Body):
@@ -68,29 +28,6 @@ class AdapterBody(Body):
     version: int | None = Field(
         default=None, ge=0, lt=INT64, description="What later answers carry as weight_version; default: as before."
     )
-
-
-class Choice(BaseModel):
-    """One completion; `logprobs[i]` belongs to `token_ids[i]`.
-
-    `routed_experts` has one row per token but the last, [tokens - 1, layers, experts per token], prompt included.
-    """
-
-    token_ids: list[int]
-    logprobs: list[float]
-    finish_reason: str
-    routed_experts: list[list[list[int]]] | None = None
-
-
-class GenerateAnswer(BaseModel):
-    """Answer of `POST /v1/generate`; `prompt_logprobs[0]` is null."""
-
-    choices: list[Choice]
-    prompt_token_ids: list[int]
-    prompt_logprobs: list[float | None] | None
-    usage: dict[str, int]
-    weight_version: int
-    request_id: str | None
 
 
 class ChatAnswer(BaseModel):
@@ -104,15 +41,8 @@ class ChatAnswer(BaseModel):
     model: str
     choices: list[dict[str, Any]]
     usage: dict[str, Any]
-    weight_version: int
+    weight_version: Version
     prompt_token_ids: list[int] | None = None
-
-
-class WeightsAnswer(BaseModel):
-    """Answer of `POST /v1/weights`."""
-
-    status: str
-    weight_version: int
 
 
 class AdapterAnswer(BaseModel):
@@ -120,26 +50,12 @@ class AdapterAnswer(BaseModel):
 
     status: str
     name: str
-    weight_version: int
+    weight_version: Version
 
 
-class HealthAnswer(BaseModel):
-    """Answer of `GET /health`; `running` and `waiting` count requests of `/v1/generate`."""
-
-    status: str
-    weight_version: int
-    running: int
-    waiting: int
-
-
-class ModelCard(BaseModel):
+class ModelCard(common.ModelCard):
     """One served model or adapter."""
 
-    id: str
-    object: str
-    owned_by: str
-    max_model_len: int
-    weight_version: int
     parent: str | None = None
 
 
@@ -160,26 +76,3 @@ class InfoAnswer(BaseModel):
     lora: bool
     model: str
     instance: str | None
-
-
-class FieldError(BaseModel):
-    """One wrong field of a body."""
-
-    field: str
-    error: str
-
-
-class ErrorDetail(BaseModel):
-    """What failed, where the cause is, and the next step; `code` is for machines."""
-
-    code: str
-    message: str
-    where: str
-    next_step: str
-    fields: list[FieldError] | None = None
-
-
-class ErrorAnswer(BaseModel):
-    """Body of every answer that is not 200."""
-
-    error: ErrorDetail

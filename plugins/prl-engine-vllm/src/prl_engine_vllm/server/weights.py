@@ -8,15 +8,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from prl.serving.checkpoints import SENT, Shapes, not_arrived, problem, refused
+from prl.serving.errors import WeightLoadError
 from prl.transfer import OfferBody, TransferBody
-from prl.types import EngineError, EngineUnavailableError, Seats, WeightTransferError
-from prl_engine_vllm.checkpoint import Shapes, check_fits, check_values, problem, read_shapes, refused
-from prl_engine_vllm.errors import WeightLoadError
+from prl.types import UNPUBLISHED, EngineError, EngineUnavailableError, Seats
+from prl_engine_vllm.checkpoint import check_fits, check_values, read_shapes
 
 from .answers import UNDEFINED_LABEL, version_of
 from .state import WeightState
-
-SENT = "weights sent by the trainer"
 
 
 class WorkerFailedError(EngineError):
@@ -41,7 +40,7 @@ class WeightService:
         self._tied = tied
         self.turn = asyncio.Lock()
         self._previous = served
-        self._version = 0
+        self._version = UNPUBLISHED
         self._identity = uuid.uuid4().hex
 
     async def version(self) -> int:
@@ -98,7 +97,7 @@ class WeightService:
                 await self._workers("prl_receive_weights", body.model_dump_json())
             except WorkerFailedError as error:
                 await self._drop()
-                raise _not_arrived(body, error) from error
+                raise not_arrived(body.transfer(), error.what) from error
             try:
                 await self._workers("prl_check_received", self._tied)
             except WorkerFailedError as error:
@@ -180,12 +179,3 @@ class WeightService:
             raise WorkerFailedError(
                 f"a worker failed: {error}", where=method, next_step="read the server's log"
             ) from error
-
-
-def _not_arrived(body: TransferBody, error: WorkerFailedError) -> WeightTransferError:
-    return WeightTransferError(
-        f"weights {body.version} did not arrive: {error.what}",
-        where=f"group of {body.world} over {body.backend} with {body.address}",
-        next_step="the previous weights keep serving; load a directory, or send them again. Engines must reach the "
-        "trainer under trainer.transfer.host",
-    )

@@ -10,51 +10,17 @@ import msgspec
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.requests import ClientDisconnect
 
-from prl.types import (
-    EngineUnavailableError,
-    MalformedRequestError,
-    PrlError,
-    PromptTooLongError,
-    RequestAbortedError,
-    WeightTransferError,
-)
-from prl_engine_vllm.errors import (
-    AdapterError,
-    BodyTooLargeError,
-    InvalidFieldsError,
-    UnknownModelError,
-    WeightLoadError,
-    WeightsUndefinedError,
-)
+from prl.client.http import RANK_HEADER
+from prl.types import MalformedRequestError, PrlError
 
+from .errors import BodyTooLargeError, ClientGoneError, InvalidFieldsError, status_of
+from .limits import TokenLimits
 from .schemas import ErrorAnswer
 
-RANK_HEADER = "X-data-parallel-rank"
-BodyType = TypeVar("BodyType", bound=BaseModel)
-Result = TypeVar("Result")
-
-
-class ClientGoneError(PrlError):
-    """The client closed its connection before the answer was ready."""
-
-    code = "client_gone"
-
-
-STATUS: dict[type, int] = {
-    ClientGoneError: 499,
-    InvalidFieldsError: 422,
-    BodyTooLargeError: 413,
-    MalformedRequestError: 400,
-    PromptTooLongError: 400,
-    WeightLoadError: 400,
-    WeightTransferError: 409,
-    AdapterError: 400,
-    UnknownModelError: 404,
-    RequestAbortedError: 503,
-    EngineUnavailableError: 503,
-    WeightsUndefinedError: 503,
-}
+SMALL_BODY = 1 << 20
+CHAT_BODY = 64 << 20
 ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorAnswer, "description": "The request cannot be served; `code` says why."},
     404: {"model": ErrorAnswer, "description": "Unknown model."},
@@ -63,9 +29,8 @@ ERRORS: dict[int | str, dict[str, Any]] = {
     500: {"model": ErrorAnswer, "description": "The engine's computation failed."},
     503: {"model": ErrorAnswer, "description": "The engine is not ready, or aborted the request."},
 }
-NOT_ARRIVED: dict[int | str, dict[str, Any]] = {
-    409: {"model": ErrorAnswer, "description": "Weights did not arrive; those from before serve on."},
-}
+Result = TypeVar("Result")
+BodyType = TypeVar("BodyType", bound=BaseModel)
 
 
 class TypedErrorRoute(APIRoute):
@@ -87,7 +52,6 @@ class TypedErrorRoute(APIRoute):
 
 def error_response(error: PrlError) -> Response:
     """Return the JSON answer of an error in three parts; its class decides the status."""
-    status = next((STATUS[kind] for kind in type(error).__mro__ if kind in STATUS), 500)
     detail: dict[str, Any] = {
         "code": error.code,
         "message": error.what,
@@ -96,7 +60,7 @@ def error_response(error: PrlError) -> Response:
     }
     if fields := getattr(error, "fields", None):
         detail["fields"] = [{"field": name, "error": problem} for name, problem in fields]
-    return json_response({"error": detail}, status)
+    return json_response({"error": detail}, status_of(error))
 
 
 def json_response(value: object, status: int = 200) -> Response:
@@ -113,15 +77,18 @@ async def read_bytes(request: Request, limit: int) -> bytes:
     """Return the body's bytes; raise `BodyTooLargeError` as soon as more than `limit` have come."""
     parts: list[bytes] = []
     size = 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise BodyTooLargeError(
-                f"the body is larger than {limit} bytes",
-                where=f"{request.method} {request.url.path}",
-                next_step="send a prompt that fits the model's context",
-            )
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise BodyTooLargeError(
+                    f"the body is larger than {limit} bytes",
+                    where=f"{request.method} {request.url.path}",
+                    next_step="send a prompt that fits the model's context",
+                )
+            parts.append(part)
+    except ClientDisconnect:
+        raise _client_gone(request) from None
     return b"".join(parts)
 
 
@@ -133,22 +100,18 @@ def parse_body(data: bytes, model: type[BodyType]) -> BodyType:
         raise InvalidFieldsError.of(error, f"body of the request ({model.__name__})") from error
 
 
-def data_parallel_rank(request: Request, ranks: int) -> int | None:
-    """Return the rank that the header names; raise `MalformedRequestError` where it is none of `ranks`."""
+def data_parallel_rank(request: Request, limits: TokenLimits) -> int | None:
+    """Return the rank that the header names; raise `MalformedRequestError` where the server has none such."""
     value = request.headers.get(RANK_HEADER)
     if value is None:
         return None
-    next_step = f"send a rank from 0 to {ranks - 1}, or leave the header out"
     try:
         rank = int(value)
     except ValueError:
         raise MalformedRequestError(
-            f"{value!r} is not an integer", where=f"header {RANK_HEADER}", next_step=next_step
+            f"{value!r} is not an integer", where=f"header {RANK_HEADER}", next_step=limits.ranks_told
         ) from None
-    if not 0 <= rank < ranks:
-        raise MalformedRequestError(
-            f"data-parallel rank {rank} is out of range", where=f"header {RANK_HEADER}", next_step=next_step
-        )
+    limits.check_rank(rank)
     return rank
 
 
@@ -160,7 +123,7 @@ async def while_connected(request: Request, work: Awaitable[Result]) -> Result:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise ClientGoneError("the client closed the connection", where=request.url.path)
+        raise _client_gone(request)
     finally:
         for pending in (task, gone):
             pending.cancel()
@@ -171,6 +134,10 @@ async def _disconnected(request: Request) -> None:
     """Return when the client is gone: the framework does not cancel a handler by itself."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+def _client_gone(request: Request) -> ClientGoneError:
+    return ClientGoneError("the client closed the connection", where=request.url.path)
 
 
 def described(
