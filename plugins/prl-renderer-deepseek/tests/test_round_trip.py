@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +12,7 @@ from fixtures.plugin import real_tokenizer
 from fixtures.turns import (
     PROMPT,
     assert_bridges_equal_renders,
+    assert_random_ids_survive,
     assert_stream_equals_parse,
     assistant_turns,
     calls_in,
@@ -149,17 +149,7 @@ def test_one_token_at_a_time_on_real_turns(name: str) -> None:
 @pytest.mark.parametrize("name", VOCABULARY)
 def test_random_ids_never_raise(name: str) -> None:
     """A young policy samples anything, padded embedding rows included; a rollout must survive it."""
-    control = sorted(tokenizer(name).added_tokens.values())
-    rng = random.Random(7)
-    for _ in range(300):
-        ids = [
-            rng.choice(control) if rng.random() < 0.4 else rng.randrange(tokenizer(name).vocab_size + 200)
-            for _ in range(rng.randrange(24))
-        ]
-        prompt = rng.sample(control, 2)
-        message: Any = renderers(name)[0].parse_response(ids, prompt_ids=prompt).to_message()
-        assert isinstance(message["content"], str)
-        assert_stream_equals_parse(renderers(name)[0], ids, [rng.randrange(25) for _ in range(3)], prompt)
+    assert_random_ids_survive(renderers(name)[0], tokenizer(name), 300)
 
 
 MALFORMED = {

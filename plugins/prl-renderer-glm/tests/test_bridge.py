@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 import pytest
+from fixtures import conversations
 from fixtures.plugin import real_tokenizer
 from fixtures.turns import assert_bridges_equal_renders, masked_texts
 
@@ -163,18 +164,7 @@ def test_an_assistant_message_is_never_bridged(name: str) -> None:
 
 LONG: list[Any] = [
     {"role": "system", "content": "Be brief."},
-    {"role": "user", "content": "Hi"},
-    {"role": "assistant", "reasoning_content": "Greet.", "content": "Hello!"},
-    {"role": "user", "content": "Disk and clock?"},
-    {
-        "role": "assistant",
-        "reasoning_content": "Ask both.",
-        "content": None,
-        "tool_calls": [
-            {"function": {"name": "df", "arguments": {"path": "/", "deep": True}}},
-            {"function": {"name": "now", "arguments": {}}},
-        ],
-    },
+    *conversations.LONG,
     {"role": "tool", "content": "full"},
     {"role": "tool", "content": "noon"},
     {"role": "assistant", "content": "71%, noon."},

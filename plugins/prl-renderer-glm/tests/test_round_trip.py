@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import functools
-import random
-from typing import Any
 
 import pytest
 from fixtures.plugin import real_tokenizer
-from fixtures.turns import assert_stream_equals_parse, assistant_turns, calls_in, calls_of, sampled, schema_of, typed
+from fixtures.turns import (
+    assert_random_ids_survive,
+    assert_stream_equals_parse,
+    assistant_turns,
+    calls_in,
+    calls_of,
+    sampled,
+    schema_of,
+    typed,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -98,14 +105,4 @@ def test_one_token_at_a_time_on_real_turns(name: str) -> None:
 @pytest.mark.parametrize("name", VOCABULARY)
 def test_random_ids_never_raise_and_nothing_is_lost(name: str) -> None:
     """A young policy samples anything, padded embedding rows included; a rollout must survive it."""
-    tokenizer = real_tokenizer(VOCABULARY[name])
-    control = sorted(tokenizer.added_tokens.values())
-    rng = random.Random(7)
-    for _ in range(400):
-        ids = [
-            rng.choice(control) if rng.random() < 0.4 else rng.randrange(tokenizer.vocab_size + 200)
-            for _ in range(rng.randrange(24))
-        ]
-        message: Any = variants(name)[0].parse_response(ids, prompt_ids=rng.sample(control, 2)).to_message()
-        assert isinstance(message["content"], str)
-        assert_stream_equals_parse(variants(name)[0], ids, [rng.randrange(25) for _ in range(3)], [])
+    assert_random_ids_survive(variants(name)[0], real_tokenizer(VOCABULARY[name]), 400)

@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import pytest
+from fixtures.conversations import SPELLINGS, call, forecast, nulls, ping, reasoned
 from fixtures.plugin import real_tokenizer, vendor_tokenizer
 from fixtures.turns import calls_of, tool
 
@@ -37,10 +38,6 @@ def parse(name: str, completion: str, prompt: str = "<|assistant|>", **more: Any
     return renderer(name).parse_response(ids_of(name, completion), prompt_ids=ids_of(name, prompt), **more)
 
 
-def call(name: str, arguments: Any) -> dict[str, Any]:
-    return {"id": "call_a", "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
 def test_non_ascii_tool_schemas_are_not_escaped() -> None:
     """https://github.com/theroyallab/tabbyAPI/issues/404 https://github.com/InternLM/lmdeploy/pull/3295"""
     parameters = {
@@ -64,28 +61,20 @@ def test_non_ascii_tool_schemas_are_not_escaped() -> None:
     )
 
 
-def _ping(content: str | None) -> list[Any]:
-    return [
-        {"role": "user", "content": "Ping the relay."},
-        {"role": "assistant", "content": content, "tool_calls": [call("ping", {"host": "relay-7"})]},
-        {"role": "tool", "content": "ok"},
-    ]
-
-
 @pytest.mark.parametrize("name", VOCABULARY)
 def test_null_content_beside_calls_is_an_empty_body(name: str) -> None:
     """The templates write the word None into every such turn, and long agent sessions degenerate.
 
     https://github.com/PrimeIntellect-ai/renderers/pull/131 https://github.com/vllm-project/vllm/pull/54368
     """
-    assert prompt_ids(name, _ping(None)) == prompt_ids(name, _ping(""))
-    assert "None" not in real_tokenizer(VOCABULARY[name]).decode(prompt_ids(name, _ping(None)))
+    assert prompt_ids(name, ping(None)) == prompt_ids(name, ping(""))
+    assert "None" not in real_tokenizer(VOCABULARY[name]).decode(prompt_ids(name, ping(None)))
     assert prompt_ids(name, [{"role": "user", "content": None}]) == prompt_ids(name, [{"role": "user", "content": ""}])
 
 
 def test_null_content_in_glm45_literally() -> None:
     """https://github.com/Blaizzy/mlx-vlm/pull/1864 https://github.com/mitsuhiko/minijinja/issues/911"""
-    assert prompt_ids("glm-4.5", _ping(None)) == ids_of(
+    assert prompt_ids("glm-4.5", ping(None)) == ids_of(
         "glm-4.5",
         "[gMASK]<sop><|user|>\nPing the relay.<|assistant|>\n<think></think>\n<tool_call>ping\n"
         "<arg_key>host</arg_key>\n<arg_value>relay-7</arg_value>\n</tool_call><|observation|>\n<tool_response>\nok\n"
@@ -93,24 +82,12 @@ def test_null_content_in_glm45_literally() -> None:
     )
 
 
-def _forecast(arguments: Any) -> list[Any]:
-    return [
-        {"role": "user", "content": "Rain in Kyoto?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"function": {"name": "forecast", "arguments": arguments}}],
-        },
-        {"role": "tool", "content": "rain"},
-    ]
-
-
 @pytest.mark.parametrize("name", VOCABULARY)
 def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
     """A TypeError or doubly encoded arguments: https://github.com/mudler/LocalAI/pull/10256"""
-    wanted = prompt_ids(name, _forecast({"town": "Kyoto", "hours": 6}))
-    assert prompt_ids(name, _forecast('{"town": "Kyoto", "hours": 6}')) == wanted
-    assert prompt_ids(name, _forecast('{"town":"Kyoto","hours":6}')) == wanted
+    wanted = prompt_ids(name, forecast({"town": "Kyoto", "hours": 6}))
+    assert prompt_ids(name, forecast('{"town": "Kyoto", "hours": 6}')) == wanted
+    assert prompt_ids(name, forecast('{"town":"Kyoto","hours":6}')) == wanted
     gap = "\n" if name == "glm-4.5" else ""
     pairs = [("town", "Kyoto"), ("hours", "6")]
     arguments = "".join(f"<arg_key>{k}</arg_key>{gap}<arg_value>{v}</arg_value>{gap}" for k, v in pairs)
@@ -122,15 +99,13 @@ def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
 def test_arguments_that_are_no_json_object_name_the_message(arguments: str) -> None:
     """https://github.com/vllm-project/vllm/pull/28820"""
     with pytest.raises(RenderError, match="message 1"):
-        prompt_ids("glm-5", _forecast(arguments))
+        prompt_ids("glm-5", forecast(arguments))
 
 
 @pytest.mark.parametrize("name", VOCABULARY)
 def test_reasoning_and_reasoning_content_are_one_field(name: str) -> None:
     """https://github.com/vllm-project/vllm/issues/38488 https://github.com/vllm-project/vllm/issues/33616"""
-    turn = {"role": "assistant", "content": "", "tool_calls": [call("df", {})]}
-    ends: list[Any] = [{"role": "user", "content": "Check disk."}, {"role": "tool", "content": "71%"}]
-    one, two = ([ends[0], {**turn, key: "Use df."}, ends[1]] for key in ("reasoning", "reasoning_content"))
+    one, two = map(reasoned, SPELLINGS)
     assert prompt_ids(name, one) == prompt_ids(name, two)
     assert "<think>Use df.</think>" in real_tokenizer(VOCABULARY[name]).decode(prompt_ids(name, one))
 
@@ -184,6 +159,11 @@ CLOCK = [tool("now"), tool("ink-jet__level", n="integer")]
     [
         ("<think>Ask the clock.</think><tool_call>now</tool_call><|observation|>", [("now", {})]),
         ("\n<think>Ask the clock.</think>\n<tool_call>now\n</tool_call><|observation|>", [("now", {})]),
+        (
+            "<think>Ask the clock.</think>\n<tool_call>ink-jet__level\n<arg_key>\nn\n</arg_key>\n"
+            "<arg_value>5</arg_value>\n</tool_call><|observation|>",
+            [("ink-jet__level", {"n": 5})],
+        ),
         (
             "<think>Ask the clock.</think><tool_call>now</tool_call><tool_call>ink-jet__level<arg_key>n</arg_key>"
             "<arg_value>5</arg_value></tool_call><|observation|>",
@@ -310,15 +290,7 @@ def test_a_truncated_thought_is_reasoning_where_the_prompt_says_so(
 
 def test_null_arguments_survive() -> None:
     """Dropping nulls as if they were absent changes the call: https://github.com/PrimeIntellect-ai/prime-rl/pull/2988"""
-    turn: Any = {
-        "role": "assistant",
-        "content": "",
-        "name": None,
-        "tool_call_id": None,
-        "reasoning_content": None,
-        "tool_calls": [call("set", {"x": None, "y": {"z": None}})],
-    }
-    text = real_tokenizer("glm5").decode(prompt_ids("glm-5", [{"role": "user", "content": "Go."}, turn]))
+    text = real_tokenizer("glm5").decode(prompt_ids("glm-5", nulls()))
     assert (
         '<arg_key>x</arg_key><arg_value>null</arg_value><arg_key>y</arg_key><arg_value>{"z": null}</arg_value>' in text
     )

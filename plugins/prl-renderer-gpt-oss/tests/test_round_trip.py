@@ -6,6 +6,7 @@ import functools
 import itertools
 import json
 import random
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -158,10 +159,11 @@ def test_random_ids_never_raise() -> None:
 
 
 WORDS = ("alpha", "bravo", "charlie", "delta")
+CHANNELS = ("<|channel|>analysis ", "<|channel|>final ", "<|channel|>final")
 
 
 @settings(max_examples=300, deadline=None, derandomize=True, database=None)
-@given(parts=st.lists(st.sampled_from(FRAGMENTS + WORDS), max_size=10))
+@given(parts=st.lists(st.sampled_from(CHANNELS) | st.sampled_from(FRAGMENTS) | st.sampled_from(WORDS), max_size=10))
 def test_no_word_before_the_stop_is_lost(parts: list[str]) -> None:
     """Text that vanishes between completion and message is never seen by a judge, and never trained right."""
     text = "".join(parts)
@@ -171,8 +173,7 @@ def test_no_word_before_the_stop_is_lost(parts: list[str]) -> None:
     kept += "".join(call.name + json.dumps(call.arguments) for call in whole.tool_calls)
     for stop in ("<|call|>", "<|return|>", "<|endoftext|>"):
         text = text.split(stop)[0]
-    bodies = text.split("<|message|>")[1:]
-    for body in bodies:
+    for body in re.split(r"<\|(?:message|channel)\|>", text)[1:]:
         for word in WORDS:
             if word in body.split("<|")[0]:
                 assert word in kept

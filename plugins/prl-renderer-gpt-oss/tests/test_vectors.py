@@ -102,6 +102,8 @@ SEEK = "<|channel|>analysis<|message|>Search.<|end|><|start|>assistant"
         "<|channel|>commentary to=functions.seek",
         "<|channel|>commentary functions.seek <|constrain|>json",
         " to=functions.seek",
+        "<|channel|>commentary to=functions.seek<|channel|>commentary <|constrain|>json",
+        "<|channel|>analysis<|channel|>commentary to=functions.seek code",
     ],
 )
 def test_the_recipient_may_stand_anywhere_in_the_header(header: str) -> None:
@@ -109,13 +111,34 @@ def test_the_recipient_may_stand_anywhere_in_the_header(header: str) -> None:
 
     https://github.com/ggml-org/llama.cpp/pull/15181 https://github.com/waybarrios/vllm-mlx/pull/562
     https://github.com/openai/harmony/issues/38 https://github.com/openai/harmony/issues/60
-    https://github.com/ggml-org/llama.cpp/issues/27720
+    https://github.com/ggml-org/llama.cpp/issues/27720 https://github.com/openai/harmony/pull/97
     """
     parsed = renderer().parse_response(
         ids_of(f'{SEEK}{header}<|message|>{{"q": "fox"}}<|call|>'), prompt_ids=ids_of("<|start|>assistant")
     )
     assert [(call.name, call.arguments) for call in parsed.tool_calls] == [("seek", {"q": "fox"})]
     assert (parsed.reasoning_content, parsed.content, parsed.invalid_tool_calls) == ("Search.", "", ())
+
+
+@pytest.mark.parametrize(
+    ("completion", "reasoning", "content"),
+    [
+        ("<|channel|>final It is 4 C.<|return|>", None, "It is 4 C."),
+        ("<|channel|>analysis Search.<|end|><|start|>assistant<|channel|>final<|message|>4<|return|>", "Search.", "4"),
+        ("analysis<|message|>Search.<|end|><|start|>assistantfinal<|message|>4<|return|>", "Search.", "4"),
+        ("<|channel|>commentary to=assistant<|channel|>commentary<|message|>4<|return|>", None, "4"),
+        ("<|channel|>final", None, ""),
+        ("<|channel|>fin", None, ""),
+        ("<|channel|>final <|constrain|>json", None, ""),
+        ("<|channel|>commentary to", None, ""),
+    ],
+)
+def test_text_behind_a_channel_is_kept_where_markers_are_missing(
+    completion: str, reasoning: str | None, content: str
+) -> None:
+    """A final answer that vanishes with status 200: https://github.com/ai-dynamo/frontend-crates/issues/237"""
+    parsed = renderer().parse_response(ids_of(completion), prompt_ids=ids_of("<|start|>assistant"))
+    assert (parsed.reasoning_content, parsed.content, parsed.invalid_tool_calls) == (reasoning, content, ())
 
 
 def test_a_header_that_is_none_keeps_its_text_and_is_marked() -> None:

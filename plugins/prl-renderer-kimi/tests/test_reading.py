@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -116,6 +117,12 @@ def test_apostrophes_and_surrogate_pairs() -> None:
         ("ask", {"q": "where's the baker's van?"}),
         ("post", {"text": "你好 🦉 é"}),
     ]
+
+
+def test_arguments_in_quotes_are_read() -> None:
+    """The arguments twice encoded: https://github.com/MoonshotAI/Kimi-K2/issues/26"""
+    calls = section(("functions.todo:1", json.dumps(json.dumps({"todos": [{"id": "a"}]}))))
+    assert calls_of(parse(calls + "<|im_end|>")) == [("todo", {"todos": [{"id": "a"}]})]
 
 
 @pytest.mark.parametrize("name", ["kimi-k2-thinking", "kimi-k2.5"])

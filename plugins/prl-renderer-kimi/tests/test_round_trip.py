@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import random
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from fixtures.plugin import real_tokenizer
 from fixtures.turns import (
     PROMPT,
     assert_bridges_equal_renders,
+    assert_random_ids_survive,
     assert_stream_equals_parse,
     assistant_turns,
     calls_in,
@@ -137,12 +137,4 @@ def test_one_token_at_a_time_on_real_turns(name: str) -> None:
 def test_random_ids_never_raise(name: str) -> None:
     """A young policy samples anything, padded embedding rows included; a rollout must survive it."""
     control = [token for token in sorted(tokenizer().added_tokens.values()) if token <= 163_607]
-    rng = random.Random(7)
-    for _ in range(400):
-        ids = [
-            rng.choice(control) if rng.random() < 0.4 else rng.randrange(tokenizer().vocab_size + 200)
-            for _ in range(rng.randrange(24))
-        ]
-        message: Any = variants(name)[0].parse_response(ids, prompt_ids=rng.sample(control, 2)).to_message()
-        assert isinstance(message["content"], str)
-        assert_stream_equals_parse(variants(name)[0], ids, [rng.randrange(25) for _ in range(3)], [])
+    assert_random_ids_survive(variants(name)[0], tokenizer(), 400, control)

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 import pytest
+from fixtures.conversations import SPELLINGS, reasoned
 from fixtures.plugin import real_tokenizer, vendor_tokenizer
 from fixtures.turns import masked_texts, tool
 
@@ -189,11 +190,7 @@ def test_a_json_string_is_written_verbatim(arguments: Any, written: str) -> None
 @pytest.mark.parametrize("name", ["kimi-k2-thinking", "kimi-k2.5", "kimi-k2.6"])
 def test_reasoning_and_reasoning_content_are_one_field(name: str) -> None:
     """https://github.com/vllm-project/vllm/issues/38488 https://github.com/vllm-project/vllm/issues/33616"""
-    turn = {"role": "assistant", "content": "", "tool_calls": [call("df", {})]}
-    ends: list[Any] = [{"role": "user", "content": "Check disk."}, {"role": "tool", "content": "71%"}]
-    one, two = (
-        prompt_text(name, [ends[0], {**turn, key: "Use df."}, ends[1]]) for key in ("reasoning", "reasoning_content")
-    )
+    one, two = (prompt_text(name, reasoned(key, call("df", {}))) for key in SPELLINGS)
     assert one == two
     assert "<think>Use df.</think>" in one
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import random
 from typing import Any
 
 import pytest
 from fixtures.plugin import real_tokenizer
 from fixtures.turns import (
     PROMPT,
+    assert_random_ids_survive,
     assert_stream_equals_parse,
     assistant_turns,
     calls_in,
@@ -109,15 +109,4 @@ def test_one_token_at_a_time_on_real_turns(name: str) -> None:
 
 def test_random_ids_never_raise_and_nothing_is_lost() -> None:
     """A young policy samples anything, padded embedding rows included; a rollout must survive it."""
-    tokenizer = real_tokenizer(TOKENIZER)
-    control = sorted(tokenizer.added_tokens.values())
-    rng = random.Random(7)
-    for _ in range(600):
-        ids = [
-            rng.choice(control) if rng.random() < 0.4 else rng.randrange(tokenizer.vocab_size + 200)
-            for _ in range(rng.randrange(24))
-        ]
-        parsed = renderer("minimax-m2").parse_response(ids, prompt_ids=rng.sample(control, 2))
-        message: Any = parsed.to_message()
-        assert isinstance(message["content"], str)
-        assert_stream_equals_parse(renderer("minimax-m2"), ids, [rng.randrange(25) for _ in range(3)], [])
+    assert_random_ids_survive(renderer("minimax-m2"), real_tokenizer(TOKENIZER), 600)

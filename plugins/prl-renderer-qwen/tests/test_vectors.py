@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from fixtures.conversations import SPELLINGS, call, forecast, nulls, reasoned
 from fixtures.plugin import real_tokenizer, vendor_tokenizer
+from fixtures.turns import calls_of, masked_texts
 
 from prl import create_renderer
 from prl.contracts import Renderer
@@ -34,10 +36,6 @@ def prompt_ids(name: str, messages: list[Any], **more: Any) -> list[int]:
     return renderer(name).render_ids(messages, add_generation_prompt=True, **more)
 
 
-def call(name: str, arguments: dict[str, Any] | str, call_id: str = "call_a") -> dict[str, Any]:
-    return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
-
-
 def tool(name: str, **types: str) -> dict[str, Any]:
     properties = {key: {"type": kind} for key, kind in types.items()}
     return {
@@ -46,18 +44,8 @@ def tool(name: str, **types: str) -> dict[str, Any]:
     }
 
 
-def calls_of(parsed: Any) -> list[tuple[str, dict[str, Any]]]:
-    return [(found.name, found.arguments) for found in parsed.tool_calls]
-
-
 def loss_texts(name: str, rendered: RenderedTokens) -> list[tuple[str, bool]]:
-    """Join adjacent tokens with the same loss into (text, loss)."""
-    segments: list[tuple[list[int], bool]] = []
-    for token_id, on in zip(rendered.token_ids, rendered.loss_mask(), strict=True):
-        if not segments or segments[-1][1] != on:
-            segments.append(([], on))
-        segments[-1][0].append(token_id)
-    return [(real_tokenizer(VOCABULARY[name]).decode(ids), on) for ids, on in segments]
+    return masked_texts(real_tokenizer(VOCABULARY[name]), rendered, rendered.loss_mask())
 
 
 def test_past_reasoning_is_dropped_and_the_render_is_no_prefix() -> None:
@@ -203,18 +191,6 @@ def test_text_parts_are_joined_not_dropped(name: str) -> None:
     assert "Name a prime." in real_tokenizer(VOCABULARY[name]).decode(whole)
 
 
-def _forecast(arguments: dict[str, Any] | str) -> list[Any]:
-    return [
-        {"role": "user", "content": "Rain in Kyoto?"},
-        {
-            "role": "assistant",
-            "content": "",
-            "tool_calls": [{"function": {"name": "forecast", "arguments": arguments}}],
-        },
-        {"role": "tool", "content": "rain"},
-    ]
-
-
 @pytest.mark.parametrize("name", ["qwen3.5", "qwen3.6"])
 def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
     """A TypeError or doubly encoded arguments: https://github.com/QwenLM/Qwen3-Coder/issues/444"""
@@ -225,12 +201,12 @@ def test_arguments_as_a_json_string_render_like_the_mapping(name: str) -> None:
         "<|im_start|>assistant\n<think>\n"
     )
     for arguments in ({"town": "Kyoto", "hours": 6}, '{"town": "Kyoto", "hours": 6}', '{"town":"Kyoto","hours":6}'):
-        assert prompt_ids(name, _forecast(arguments)) == ids_of(name, text)
+        assert prompt_ids(name, forecast(arguments)) == ids_of(name, text)
 
 
 def test_qwen3_keeps_a_json_string_verbatim() -> None:
     """The template copies it; writing it anew changes the tokens: https://github.com/QwenLM/Qwen3/issues/1894"""
-    assert prompt_ids("qwen3", _forecast('{"town":"Kyoto","hours":6}')) == ids_of(
+    assert prompt_ids("qwen3", forecast('{"town":"Kyoto","hours":6}')) == ids_of(
         "qwen3",
         "<|im_start|>user\nRain in Kyoto?<|im_end|>\n<|im_start|>assistant\n<tool_call>\n"
         '{"name": "forecast", "arguments": {"town":"Kyoto","hours":6}}\n</tool_call><|im_end|>\n'
@@ -242,15 +218,13 @@ def test_qwen3_keeps_a_json_string_verbatim() -> None:
 def test_arguments_that_are_no_json_object_name_the_message(arguments: str) -> None:
     """https://github.com/vllm-project/vllm/pull/28820"""
     with pytest.raises(RenderError, match="message 1"):
-        prompt_ids("qwen3.5", _forecast(arguments))
+        prompt_ids("qwen3.5", forecast(arguments))
 
 
 @pytest.mark.parametrize("name", VOCABULARY)
 def test_reasoning_and_reasoning_content_are_one_field(name: str) -> None:
     """https://github.com/vllm-project/vllm/issues/38488 https://github.com/vllm-project/vllm/issues/33616"""
-    turn = {"role": "assistant", "content": "", "tool_calls": [call("df", {})]}
-    ends: list[Any] = [{"role": "user", "content": "Check disk."}, {"role": "tool", "content": "71%"}]
-    one, two = ([ends[0], {**turn, key: "Use df."}, ends[1]] for key in ("reasoning", "reasoning_content"))
+    one, two = map(reasoned, SPELLINGS)
     assert prompt_ids(name, one) == prompt_ids(name, two)
     text = real_tokenizer(VOCABULARY[name]).decode(prompt_ids(name, one))
     assert ("<think>\nUse df.\n</think>\n\n" in text) == (name != "qwen3-vl")
@@ -359,6 +333,17 @@ def test_a_call_inside_open_reasoning_ends_it() -> None:
     assert calls_of(parsed) == [("clock", {"tz": "UTC"})]
 
 
+def test_a_call_drafted_while_thinking_is_not_executed() -> None:
+    """The same code runs twice: https://github.com/PrimeIntellect-ai/renderers/pull/80"""
+    call = '<tool_call>\n{"name": "run", "arguments": {"code": "1"}}\n</tool_call>'
+    parsed = renderer("qwen3").parse_response(
+        ids_of("qwen3", f"<think>\nI could write {call}, or not.\n</think>\n\n{call}<|im_end|>"),
+        prompt_ids=ids_of("qwen3", "<|im_start|>assistant\n"),
+    )
+    assert parsed.reasoning_content == f"I could write {call}, or not."
+    assert (parsed.content, calls_of(parsed)) == ("", [("run", {"code": "1"})])
+
+
 @pytest.mark.parametrize(
     ("prompt", "completion", "reasoning", "content", "complete"),
     [
@@ -384,15 +369,7 @@ def test_a_truncated_thought_is_reasoning_where_the_prompt_says_so(
 
 def test_null_arguments_survive() -> None:
     """Dropping nulls as if they were absent changes the call: https://github.com/PrimeIntellect-ai/prime-rl/pull/2988"""
-    turn: Any = {
-        "role": "assistant",
-        "content": "",
-        "name": None,
-        "tool_call_id": None,
-        "reasoning_content": None,
-        "tool_calls": [call("set", {"x": None, "y": {"z": None}}, "c1")],
-    }
-    text = real_tokenizer("qwen3.5").decode(prompt_ids("qwen3.6", [{"role": "user", "content": "Go."}, turn]))
+    text = real_tokenizer("qwen3.5").decode(prompt_ids("qwen3.6", nulls()))
     assert '<parameter=x>\nnull\n</parameter>\n<parameter=y>\n{"z": null}\n</parameter>' in text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -75,6 +76,13 @@ CALL = '<call>{"name": "f", "arguments": {"a": 1}}</call>'
         (f"a\n{CALL}</s>", "undecided", None, "a", 1, 0, True),
         (f"a\n\n{CALL}\n{CALL}\n</s>", "undecided", None, "a\n", 2, 0, True),
         (f"need it\n{CALL}</s>", "open", "need it", "", 1, 0, True),
+        (f"need it\n{CALL} so", "open", "need it", "so", 1, 0, True),
+        (f"say {CALL} or\n</think>\nhi\n{CALL}</s>", "open", f"say {CALL} or", "hi", 1, 0, True),
+        (f"<think>say {CALL}{CALL}</think>hi</s>", "undecided", f"say {CALL}{CALL}", "hi", 0, 0, True),
+        ("say <call> first\n</think>\nhi</s>", "open", "say <call> first", "hi", 0, 0, True),
+        ("say <call>{</s>", "open", "say ", "", 0, 1, True),
+        ("<think>\nr\n</think>\nhi</s>", "open", "r", "hi", 0, 0, True),
+        ("<think>\n<think>\nr <think> s\n</think>\nhi</s>", "undecided", "r <think> s", "hi", 0, 0, True),
         (f"{CALL} after {CALL}", "closed", None, "after ", 2, 0, True),
         (f"a {CALL} b", "closed", None, "a  b", 1, 0, True),
         ("<call>{nope</call></s>", "closed", None, "", 0, 1, True),
@@ -92,7 +100,11 @@ CALL = '<call>{"name": "f", "arguments": {"a": 1}}</call>'
 def test_what_a_completion_says(
     text: str, begin: str, reasoning: str | None, content: str, calls: int, invalid: int, complete: bool, spelled: bool
 ) -> None:
-    """Reasoning in content, a swallowed call or a lost malformed one each break an agent loop."""
+    """Reasoning in content, a swallowed call, a lost malformed one or an executed draft each break an agent loop.
+
+    https://github.com/PrimeIntellect-ai/renderers/pull/80 https://github.com/vllm-project/vllm/issues/39056
+    https://github.com/ai-dynamo/dynamo/pull/9995
+    """
     if spelled and "open</call>" in text:
         pytest.skip("the made-up text is the same in both spellings; once is enough")
     got = parse(text, ReasoningState(begin), spelled=spelled)
@@ -182,10 +194,29 @@ def test_no_ids_make_it_raise(ids: list[int], begin: ReasoningState) -> None:
         parser.finish().to_message()
 
 
+def test_openings_inside_an_open_value_cost_linear_time() -> None:
+    """Each was answered by reading all that came before: two seconds of CPU for one collapsed completion."""
+    reads = 0
+
+    class Counting(JsonCalls):
+        def read(self, region: str, tools: Any) -> Any:
+            nonlocal reads
+            reads += 1
+            return super().read(region, tools)
+
+    tokenizer, made = BOTH[False]
+    parser = CompletionParser(replace(made, tool_codec=Counting("\n")), ReasoningState.CLOSED)
+    parser.feed(tokenizer.encode('<call>{"name": "f", "arguments": {"a": "' + "<call>" * 2000 + '"}}</call>x'))
+    (call,) = parser.finish().tool_calls
+    assert call.arguments == {"a": "<call>" * 2000}
+    assert reads < 40
+
+
 def test_thousands_of_markers_do_not_exhaust_the_stack() -> None:
     """A model that has collapsed repeats one token; parsing it must stay quick and flat."""
     tokenizer, made = BOTH[False]
     for text in ("<call>", "</call>", "<think>", '<call>"', '<call>"</call>'):
-        parser = CompletionParser(made, ReasoningState.CLOSED)
-        parser.feed(tokenizer.encode(text * 2000))
-        parser.finish()
+        for begin in (ReasoningState.CLOSED, ReasoningState.OPEN):
+            parser = CompletionParser(made, begin)
+            parser.feed(tokenizer.encode(text * 2000))
+            parser.finish()

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import Any, ClassVar, NoReturn
 
 from prl.contracts import CallView, PieceWriter, ReadCall
-from prl.parse import CallSyntaxError, load_value
+from prl.parse import CallSyntaxError, coerce_text, load_value, parameter_schema
 from prl.render import write_json
 from prl.types import ToolSpec
 from prl_renderer_deepseek.tokens import DSML
@@ -64,12 +64,12 @@ class DsmlCodec:
         return region.rfind(f"<{DSML}parameter ") > region.rfind(f"</{DSML}parameter>")
 
     def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
-        """Read the calls of a region; the types are in the text."""
+        """Read the calls of a region; the types are in the text, and in the schema where the text does not tell."""
         starts = [match.start() for match in _INVOKE.finditer(region) if _begins_call(region, match.start())]
         if not starts or region[: starts[0]].strip():
             return [ReadCall(region, error=f"expected <{DSML}invoke>")]
         ends = [*starts[1:], len(region)]
-        return [_read(region[start:end]) for start, end in zip(starts, ends, strict=True)]
+        return [_read(region[start:end], tools) for start, end in zip(starts, ends, strict=True)]
 
     def trim_before(self, space: str) -> str:
         """Remove the blank line before the calls."""
@@ -114,7 +114,7 @@ def _begins_call(region: str, place: int) -> bool:
     return before.count(f"<{DSML}parameter ") <= before.count(f"</{DSML}parameter>")
 
 
-def _read(text: str) -> ReadCall:
+def _read(text: str, tools: Sequence[ToolSpec] | None) -> ReadCall:
     head = _INVOKE.match(text)
     name = head.group(1).strip() if head is not None else ""
     if head is None or not name:
@@ -132,11 +132,24 @@ def _read(text: str) -> ReadCall:
         if key in arguments:
             return ReadCall(text, error=f"parameter {key!r} is given twice")
         try:
-            arguments[key] = load_value(value) if is_text == "false" else value
+            arguments[key] = value if is_text == "true" else _typed(value, is_text, parameter_schema(tools, name, key))
         except CallSyntaxError as err:
             return ReadCall(text, error=f"parameter {key!r}: {err}")
         position = match.end()
     return ReadCall(text, name, arguments)
+
+
+def _typed(text: str, is_text: str | None, schema: Mapping[str, Any] | None) -> Any:
+    """Read a value that is JSON, or of which the text does not tell what it is; the schema helps where it can."""
+    if is_text is None:
+        return text if schema is None else coerce_text(text, schema)
+    try:
+        return load_value(text)
+    except CallSyntaxError:
+        value = coerce_text(text, schema)
+        if isinstance(value, str):
+            raise
+        return value
 
 
 def create_dsml(options: DeepSeekToolOptions) -> DsmlCodec:

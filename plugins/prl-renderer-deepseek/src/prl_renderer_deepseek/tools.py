@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from pydantic import BaseModel, ConfigDict
 
 from prl.contracts import CallView, PieceWriter, ReadCall
-from prl.parse import CallSyntaxError, is_inside_string, load_object
+from prl.parse import CallSyntaxError, is_inside_string, load_arguments
 from prl.render import dump_json
 from prl.types import ToolSpec
 from prl_renderer_deepseek.tokens import CALL, CALLS, END_CALL, END_CALLS, SEPARATOR
 
+_MAX_MARKERS = 8
+"""Call markers in one value, at most."""
 _FENCED = re.compile(r"([^\n]*)\n```(?:json)?\n(.*?)(?:\n```)?\s*\Z", re.DOTALL)
 
 
@@ -47,12 +49,11 @@ class InlineCodec:
 
     def is_inside_value(self, region: str) -> bool:
         """Whether the JSON of the last call stands inside a string."""
-        return is_inside_string(region.rpartition(SEPARATOR)[2])
+        return _is_open(region.rpartition(CALL)[2]) or is_inside_string(region.rpartition(SEPARATOR)[2])
 
     def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
         """Read the calls of a region."""
-        parts = [part for part in region.split(CALL) if part.strip()]
-        return [_read(part) for part in parts] or [ReadCall(region, error="the block holds no call")]
+        return list(_read_all(region.split(CALL))) or [ReadCall(region, error="the block holds no call")]
 
     def trim_before(self, space: str) -> str:
         """Nothing stands between content and calls."""
@@ -81,9 +82,33 @@ def arguments_text(call: CallView) -> str:
     return call.arguments if isinstance(call.arguments, str) else dump_json(call.arguments)
 
 
+def _read_all(parts: Sequence[str]) -> Iterator[ReadCall]:
+    """Read what stands behind each `<｜tool▁call▁begin｜>`, some of which may be text in a value."""
+    place = 0
+    while place < len(parts):
+        text, end = parts[place], place + 1
+        if not text.strip():
+            place = end
+            continue
+        call = _read(text)
+        while call.arguments is None and end < len(parts) and end - place < _MAX_MARKERS and _is_open(text):
+            text, end = text + CALL + parts[end], end + 1
+            call = _read(text)
+        if call.arguments is None:
+            call, end = _read(parts[place]), place + 1
+        yield call
+        place = end
+
+
+def _is_open(text: str) -> bool:
+    return is_inside_string(text.partition(SEPARATOR)[2])
+
+
 def _read(text: str) -> ReadCall:
-    """Read what stands behind one `<｜tool▁call▁begin｜>`."""
-    body, _, after = text.partition(END_CALL)
+    """Read one call; a closing marker in a value is text."""
+    body, closed, after = text.rpartition(END_CALL)
+    if not closed:
+        body, after = text, ""
     head, separator, tail = body.partition(SEPARATOR)
     if not separator:
         return ReadCall(CALL + text, error=f"{SEPARATOR} is missing")
@@ -94,7 +119,7 @@ def _read(text: str) -> ReadCall:
     if not name.strip():
         return ReadCall(CALL + text, error="the call has no function name")
     try:
-        return ReadCall(CALL + text, name.strip(), load_object(arguments))
+        return ReadCall(CALL + text, name.strip(), load_arguments(arguments))
     except CallSyntaxError as err:
         return ReadCall(CALL + text, error=str(err))
 

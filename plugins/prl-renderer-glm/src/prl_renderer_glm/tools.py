@@ -83,7 +83,7 @@ class GlmCodec:
             match = _ARGUMENT.match(region, position)
             if match is None:
                 return [ReadCall(region, error="expected <arg_key>...</arg_key><arg_value>...</arg_value>")]
-            key, value = match.groups()
+            key, value = match.group(1).strip(), match.group(2)
             if key in arguments:
                 return [ReadCall(region, error=f"argument {key!r} is given twice")]
             if _NEXT_VALUE.search(value) and value.count("<arg_value>") != value.count("</arg_value>"):

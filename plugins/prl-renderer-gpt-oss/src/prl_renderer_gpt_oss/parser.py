@@ -8,7 +8,7 @@ from enum import Enum
 
 from prl.parse import Event, Grammar, Lexer, Mark
 from prl.types import InvalidToolCall, ParseDelta, ParsedResponse, ParsedToolCall
-from prl_renderer_gpt_oss.header import CHANNELS, Header, read_header
+from prl_renderer_gpt_oss.header import Header, read_header, unmarked_body
 from prl_renderer_gpt_oss.tokens import CHANNEL, CONSTRAIN, CONTROL_TOKENS, END, MESSAGE, START, STOP_TOKENS
 from prl_renderer_gpt_oss.tools import read_call
 
@@ -170,7 +170,10 @@ class HarmonyParser:
             self._keep(f"the model wrote a message of role {self._header.role!r}", end)
 
     def _finish_header(self, end: int) -> None:
-        """Keep what stands where a header should be; a role or a channel alone is nothing to keep."""
+        """Keep what stands where a header should be; a role or a channel alone is nothing to keep.
+
+        Text behind a channel that nothing marks as a message is what the channel holds.
+        """
         text = "".join(event.text for event in self._events if event.text not in (END, *STOP_TOKENS))
         plain = text.removeprefix(START)
         if CHANNEL not in plain and CONSTRAIN not in plain and "to=" not in self._opened + plain:
@@ -179,9 +182,13 @@ class HarmonyParser:
             if plain.strip():
                 self._emit("content", plain)
             return
-        header = read_header(self._opened + plain)
-        if text and (header.recipient or not any(name.startswith(header.channel) for name in CHANNELS)):
+        self._header, body = read_header(self._opened + plain), unmarked_body(self._opened + plain)
+        if not text or (body == "" and not self._header.recipient):
+            return
+        if body is None or self._kind() not in self._texts:
             self._keep("the message ends in its header", end)
+        else:
+            self._emit(self._kind(), body)
 
     def _read_call(self, end: int) -> None:
         name, arguments, error = read_call(self._header.recipient, "".join(self._body))

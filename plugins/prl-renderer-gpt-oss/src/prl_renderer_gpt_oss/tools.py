@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any, NamedTuple
 
 from prl.contracts import CallView
-from prl.parse import CallSyntaxError, load_object
+from prl.parse import CallSyntaxError, load_arguments
 from prl.render import Writer, dump_json
 from prl_renderer_gpt_oss.tokens import CHANNEL, CONSTRAIN, MESSAGE
 
@@ -54,7 +54,7 @@ def read_call(recipient: str, body: str) -> tuple[str, dict[str, Any] | None, st
     if not name:
         return "", None, "the call has no function name"
     try:
-        return name, load_object(body), ""
+        return name, load_arguments(body), ""
     except CallSyntaxError as err:
         if recipient == _PYTHON and body.strip():
             return name, {"code": body}, ""  # the built-in tool takes code, not JSON

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from prl.contracts import CallView, PieceWriter, ReadCall
-from prl.parse import CallSyntaxError, is_inside_string, load_object
+from prl.parse import CallSyntaxError, is_inside_string, load_arguments
 from prl.render import dump_json
 from prl.types import ToolSpec
 
@@ -148,7 +148,7 @@ def _take(region: str, begin: int, tools: Sequence[ToolSpec] | None) -> _Found:
     error = ""
     for end in sorted({first, outside} - {-1}, reverse=True):
         try:
-            arguments = load_object(region[start:end])
+            arguments = load_arguments(region[start:end])
         except CallSyntaxError as err:
             error = str(err)
             continue

@@ -1,7 +1,7 @@
 """Reading completions: lexer, state machine, call regions, and helpers for codecs."""
 
 from .grammar import Grammar, Mark, ReasoningState
-from .json_calls import CallSyntaxError, is_inside_string, load_object, load_value, read_named_call
+from .json_calls import CallSyntaxError, is_inside_string, load_arguments, load_object, load_value, read_named_call
 from .lexer import Event, Lexer
 from .reasoning import TaggedReasoning
 from .schema import coerce_text, parameter_schema
@@ -21,6 +21,7 @@ __all__ = [
     "coerce_text",
     "is_inside_parameter",
     "is_inside_string",
+    "load_arguments",
     "load_object",
     "load_value",
     "parameter_schema",

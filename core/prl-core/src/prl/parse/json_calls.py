@@ -25,14 +25,16 @@ class CallSyntaxError(ValueError):
 def load_object(text: str) -> dict[str, Any]:
     """Read one JSON object from `text`, which may be surrounded by white space.
 
-    Strict JSON (RFC 8259) decides. Only where that fails, a Python literal (single quotes, `True`, `None`) is
-    accepted. Lone surrogates become U+FFFD, so that the result can always be written as UTF-8. Raises
-    `CallSyntaxError`, nothing else.
+    Strict JSON (RFC 8259) decides. Only where that fails, control characters written out in strings (line feeds in
+    code, mostly) and then a Python literal (single quotes, `True`, `None`) are accepted. Lone surrogates become U+FFFD,
+    so that the result can always be written as UTF-8. Raises `CallSyntaxError`, nothing else.
     """
-    value = load_value(text)
-    if not isinstance(value, dict):
-        raise CallSyntaxError(f"expected a JSON object, found {type(value).__name__}")
-    return value
+    return _object(load_value(text))
+
+
+def load_arguments(text: str) -> dict[str, Any]:
+    """Read a call's arguments as `load_object` does; they may also be the JSON string of an object."""
+    return _object(_decoded(load_value(text)))
 
 
 def load_value(text: str) -> Any:
@@ -41,7 +43,7 @@ def load_value(text: str) -> Any:
     try:
         value = _STRICT.decode(stripped)
     except (ValueError, RecursionError) as err:
-        value = _load_literal(stripped, err)
+        value = _load_repaired(stripped, err)
     if _SURROGATE not in stripped.lower():
         return value
     try:
@@ -78,6 +80,15 @@ def _finite(text: str) -> float:
 
 
 _STRICT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite)
+_LENIENT = json.JSONDecoder(parse_constant=_refuse_constant, parse_float=_finite, strict=False)
+
+
+def _load_repaired(text: str, cause: Exception) -> Any:
+    """Read JSON whose strings hold control characters, or a Python literal."""
+    try:
+        return _LENIENT.decode(text)
+    except (ValueError, RecursionError):
+        return _load_literal(text, cause)
 
 
 def _load_literal(text: str, cause: Exception) -> Any:
@@ -133,6 +144,17 @@ def read_named_call(text: str) -> ReadCall:
     return ReadCall(text, name, arguments)
 
 
+def _decoded(arguments: Any) -> Any:
+    """Return arguments, decoded where they are a JSON string."""
+    return load_value(arguments) if isinstance(arguments, str) else arguments
+
+
+def _object(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise CallSyntaxError(f"expected a JSON object, found {type(value).__name__}")
+    return value
+
+
 def _named_call(call: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return name and arguments of a JSON call; arguments may be an object or the JSON string of one."""
     name = call.get("name")
@@ -140,9 +162,7 @@ def _named_call(call: dict[str, Any]) -> tuple[str, dict[str, Any]]:
         raise CallSyntaxError("the call has no function name")
     if "arguments" not in call:
         raise CallSyntaxError("the call has no arguments")
-    arguments = call["arguments"]
-    if isinstance(arguments, str):
-        arguments = load_object(arguments)
+    arguments = _decoded(call["arguments"])
     if not isinstance(arguments, dict):
         raise CallSyntaxError(f"the arguments are a JSON {type(arguments).__name__}, not an object")
     return name, arguments

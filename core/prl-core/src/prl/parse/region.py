@@ -21,6 +21,8 @@ class CallRegion:
         self._events: list[Event] = []
         self._calls: list[ReadCall] = []
         self._closes = 0
+        self._openings = 0
+        self._inner: list[int] = []  # places of opening markers that are part of a value
         self.start = opened.position
         self.closed_by: Event | None = None
 
@@ -43,6 +45,18 @@ class CallRegion:
         """Take text, or a marker that is part of a value."""
         self._events.append(event)
 
+    def open_inner(self, event: Event) -> None:
+        """Take an opening marker that is part of a value."""
+        self._inner.append(len(self._events))
+        self._events.append(event)
+
+    def quotes_call(self, tools: Sequence[ToolSpec] | None) -> bool:
+        """Whether a close marker that comes now belongs to a whole call that a value quotes."""
+        if not self._inner:
+            return False
+        quoted = self._events[self._inner.pop() + 1 :]
+        return _well_formed(self._codec.read("".join([event.text for event in quoted]), tools))
+
     def ends_here(self, tools: Sequence[ToolSpec] | None) -> bool:
         """Whether a marker that comes now ends the region.
 
@@ -50,6 +64,17 @@ class CallRegion:
         """
         self._calls = self._codec.read(self.text, tools)
         return _well_formed(self._calls) or (not self._closes and not self._codec.is_inside_value(self.text))
+
+    def ends_at_opening(self, tools: Sequence[ToolSpec] | None) -> bool:
+        """As `ends_here`, of a marker that opens another call.
+
+        Each answer reads the whole region, so after some markers that were part of a value it is looked for ever more
+        rarely: a model that has collapsed writes thousands.
+        """
+        self._openings += 1
+        if self._openings > _MAX_DEFERRALS and self._openings.bit_count() > 1:
+            return False
+        return self.ends_here(tools)
 
     def defer(self, event: Event) -> bool:
         """Take a close marker as part of a value; False when that was assumed too often to go on."""

@@ -19,11 +19,12 @@ class _State(Enum):
     REASONING = "reasoning"
     CONTENT = "content"
     CALL = "call"
+    DRAFT = "draft"
     DONE = "done"
 
 
 # Bound once: an attribute of an enum costs as much as a step's own work.
-_UNDECIDED, _REASONING, _CONTENT, _IN_CALL, _DONE = _State
+_UNDECIDED, _REASONING, _CONTENT, _IN_CALL, _DRAFT, _DONE = _State
 _THINK, _END_THINK, _BEGIN_CALL, _END_CALL, _STOP = Mark
 
 _BEGIN = {
@@ -37,7 +38,9 @@ class CompletionParser:
     """Reads one completion. `feed` returns what became certain; `finish` returns the whole message.
 
     While it is not known whether text is reasoning (the prompt opened none, no marker came yet) the text is withheld:
-    a later end marker makes it reasoning, anything else content. A call that opens inside reasoning ends it.
+    a later end marker makes it reasoning, anything else content. A call that opens inside reasoning ends it, unless an
+    end marker follows: models draft calls while they think, and a draft is never executed. Until that is known, what
+    follows the opening is withheld too.
     `is_inside`: the prompt holds more of open reasoning than its marker, so the template's white space behind that too.
     """
 
@@ -66,6 +69,7 @@ class CompletionParser:
         self._reasoned = begin is ReasoningState.OPEN
         self._complete = begin is not ReasoningState.OPEN
         self._region: CallRegion | None = None
+        self._draft: list[Event] = []
         self._calls: list[ParsedToolCall] = []
         self._invalid: list[InvalidToolCall] = []
         self._queue: deque[Event] = deque()
@@ -103,6 +107,8 @@ class CompletionParser:
             return
         if self._state is _IN_CALL:
             self._in_call(event)
+        elif self._state is _DRAFT:
+            self._in_draft(event)
         elif event.mark is None:
             self._text(event.text)
         elif event.mark is _STOP:
@@ -111,6 +117,8 @@ class CompletionParser:
             self._open_call(event)
         elif event.mark is _THINK and self._may_think():
             self._open_reasoning()
+        elif event.mark is _THINK and self._state is _REASONING and not self._reasoning:
+            self._restart_reasoning()
         elif event.mark is _END_THINK and self._state in (_REASONING, _UNDECIDED):
             self._close_reasoning()
         else:
@@ -141,11 +149,16 @@ class CompletionParser:
             self._emit("content", self._content.add(before))
         else:
             self._content.drop_space()
+        self._restart_reasoning()
+        self._state = _REASONING
+        self._reasoned, self._complete = True, False
+
+    def _restart_reasoning(self) -> None:
+        """Expect the template's white space again: behind the marker, also where the prompt had written one already."""
+        self._reasoning.drop_space()
         codec = self._grammar.reasoning
         if codec is not None and codec.strip == "":
             self._reasoning.lead = codec.after_open
-        self._state = _REASONING
-        self._reasoned, self._complete = True, False
 
     def _close_reasoning(self) -> None:
         """End reasoning by its marker; text that came without a beginning marker becomes reasoning."""
@@ -167,11 +180,35 @@ class CompletionParser:
     def _open_call(self, event: Event) -> None:
         codec = self._grammar.tool_codec
         assert codec is not None
-        self._decide_content()
         if self._state is _REASONING:
-            self._leave_reasoning()
+            self._draft.append(event)
+            self._state = _DRAFT
+            return
+        self._decide_content()
         self._region = CallRegion(codec, event)
         self._state = _IN_CALL
+
+    def _in_draft(self, event: Event) -> None:
+        """Hold what follows a call's opening inside reasoning; the end marker makes all of it reasoning."""
+        if event.mark is _END_THINK:
+            held, self._draft = self._draft, []
+            for part in held:
+                self._emit("reasoning", self._reasoning.add(part.text))
+            self._close_reasoning()
+            return
+        self._draft.append(event)
+        if event.mark is _STOP:
+            self._settle_draft()
+
+    def _settle_draft(self) -> None:
+        """No end marker came: the call was meant, and ended the reasoning as it ends content."""
+        codec = self._grammar.tool_codec
+        if self._reasoning and codec is not None:
+            self._emit("reasoning", self._reasoning.before_call(codec.trim_before))
+        self._leave_reasoning()
+        self._state = _CONTENT
+        self._queue.extend(self._draft)
+        self._draft = []
 
     def _in_call(self, event: Event) -> None:
         region = self._region
@@ -179,13 +216,17 @@ class CompletionParser:
         if event.mark is _STOP:
             self._settle_call(then=event)
         elif event.mark is _END_CALL:
-            if region.ends_here(self._tools):
+            if region.quotes_call(self._tools):
+                region.add(event)
+            elif region.ends_here(self._tools):
                 self._read_call(region, closed=event)
             elif not region.defer(event):
                 self._settle_call(then=None)
-        elif event.mark is _BEGIN_CALL and region.ends_here(self._tools):
+        elif event.mark is _BEGIN_CALL and region.ends_at_opening(self._tools):
             self._read_call(region, closed=None, end=event.position)
             self._queue.appendleft(event)
+        elif event.mark is _BEGIN_CALL:
+            region.open_inner(event)
         else:
             region.add(event)
 
@@ -221,8 +262,11 @@ class CompletionParser:
 
     def _end(self) -> None:
         """End the turn: by a stop token, or because the ids ran out."""
-        while self._state is _IN_CALL:
-            self._settle_call(then=None)
+        while self._state in (_IN_CALL, _DRAFT):
+            if self._state is _DRAFT:
+                self._settle_draft()
+            else:
+                self._settle_call(then=None)
             while self._queue:
                 self._step(self._queue.popleft())
         self._decide_content()

@@ -12,7 +12,7 @@ from prl.contracts import CallView, PieceWriter, ReadCall
 from prl.parse.schema import coerce_text, parameter_schema
 from prl.types import ToolSpec
 
-_NAME = r"([^>\n]*)"
+_NAME = r"([^\n]*?)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +23,7 @@ class TaggedCalls:
     function_end, parameter_end: the closing tags.
     line_feeds: whether a value stands between line feeds of the format.
     may_omit_end: whether a parameter may end where the next one begins on a new line, as Qwen's models sometimes write.
+        One with a closing tag of its own is text inside a value.
     """
 
     function: tuple[str, str]
@@ -34,7 +35,8 @@ class TaggedCalls:
 
     def read(self, region: str, tools: Sequence[ToolSpec] | None) -> list[ReadCall]:
         """Read all functions of a region; values take the types that the tool's schema declares. Never raises."""
-        starts = [match.start() for match in self._function.finditer(region)]
+        found = (match.start() for match in self._function.finditer(region))
+        starts = [start for start in found if self.may_omit_end or not self.is_inside_parameter(region[:start])]
         if not starts or region[: starts[0]].strip():
             return [ReadCall(region, error=f"expected {'name'.join(self.function)}")]
         ends = [*starts[1:], len(region)]
@@ -42,7 +44,7 @@ class TaggedCalls:
 
     def is_inside_parameter(self, region: str) -> bool:
         """Whether a parameter is still open, so that what follows may belong to its value."""
-        return region.rfind(self.parameter[0]) > region.rfind(self.parameter_end)
+        return region.count(self.parameter[0]) > region.count(self.parameter_end)
 
     def _read_function(self, text: str, tools: Sequence[ToolSpec] | None) -> ReadCall:
         head = self._head.match(text)
@@ -54,21 +56,27 @@ class TaggedCalls:
             return ReadCall(text, error=f"{self.function_end} is missing")
         if after.strip():
             return ReadCall(text, error=f"there is text after {self.function_end}")
+        pairs = self._parameters(body)
+        if pairs is None:
+            return ReadCall(text, error="there is text outside the parameters")
         arguments: dict[str, Any] = {}
-        position = 0
-        while body[position:].strip():
-            match = self._parameter.match(body, position)
-            if match is None:
-                return ReadCall(text, error="there is text outside the parameters")
-            key = match.group(1).strip()
+        for key, value in pairs:
             if not key or key in arguments:
                 return ReadCall(text, error=f"parameter {key!r} is given twice" if key else "a parameter has no name")
-            value = match.group(2)
             if self.line_feeds:
                 value = value.removeprefix("\n").removesuffix("\n")
             arguments[key] = coerce_text(value, parameter_schema(tools, name, key))
-            position = match.end()
         return ReadCall(text, name, arguments)
+
+    def _parameters(self, body: str) -> list[tuple[str, str]] | None:
+        """Return names and values, None where there is text outside them."""
+        pairs = _split(body, self._closed_parameter)
+        if not self.may_omit_end:
+            return pairs
+        opening, end = self.parameter[0], self.parameter_end
+        if pairs is not None and all(value.count(opening) == value.count(end) for _, value in pairs):
+            return pairs
+        return _split(body, self._open_parameter)
 
     @cached_property
     def _function(self) -> re.Pattern[str]:
@@ -79,12 +87,31 @@ class TaggedCalls:
         return re.compile(rf"\s*{_NAME.join(map(re.escape, self.function))}")
 
     @cached_property
-    def _parameter(self) -> re.Pattern[str]:
+    def _closed_parameter(self) -> re.Pattern[str]:
+        return self._parameter("{end}")
+
+    @cached_property
+    def _open_parameter(self) -> re.Pattern[str]:
+        return self._parameter(r"(?:{end}|(?=\n{opening})|\Z)")
+
+    def _parameter(self, form: str) -> re.Pattern[str]:
         opening = re.escape(self.parameter[0])
         end = rf"{re.escape(self.parameter_end)}(?=\s*(?:{opening}|\Z))"
-        if self.may_omit_end:
-            end = rf"(?:{end}|(?=\n{opening})|\Z)"
+        end = form.format(end=end, opening=opening)
         return re.compile(rf"\s*{_NAME.join(map(re.escape, self.parameter))}(.*?){end}", re.DOTALL)
+
+
+def _split(body: str, parameter: re.Pattern[str]) -> list[tuple[str, str]] | None:
+    """Return the names and values of parameters that stand one behind the other, None where other text does."""
+    pairs: list[tuple[str, str]] = []
+    position = 0
+    while body[position:].strip():
+        match = parameter.match(body, position)
+        if match is None:
+            return None
+        pairs.append((match.group(1).strip(), match.group(2)))
+        position = match.end()
+    return pairs
 
 
 _FUNCTIONS = TaggedCalls(
