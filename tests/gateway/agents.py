@@ -88,9 +88,9 @@ class ScriptedEngine:
         self._lines = cycle([tokenizer.encode(line) for line in lines])
 
     async def generate(self, request: GenerateRequest) -> GenerateResponse:
-        ids = next(self._lines)
-        choice = GenerateChoice(token_ids=ids, logprobs=[0.0] * len(ids), finish_reason="stop")
-        return GenerateResponse(choices=(choice,), weight_version=0)
+        lines = [next(self._lines) for _ in range(request.sampling.n)]
+        said = [GenerateChoice(token_ids=ids, logprobs=[0.0] * len(ids), finish_reason="stop") for ids in lines]
+        return GenerateResponse(choices=tuple(said), weight_version=0)
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         raise AssertionError("the gateway sends ids")

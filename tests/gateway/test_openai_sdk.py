@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from engines.local import LocalServer
-from openai import APIError, APIStatusError, AsyncOpenAI, AuthenticationError, BadRequestError, OpenAI
+from openai import APIError, AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI
 
 from gateway.agents import ScriptedEngine, said
 from prl import load_tokenizer
@@ -158,11 +158,79 @@ async def test_a_time_out_of_the_sdk_leaves_one_turn(setup: Setup) -> None:
     assert len(setup.session.turns) == 1
 
 
-@pytest.mark.parametrize("field", [{"top_logprobs": 2}, {"response_format": {"type": "json_object"}}])
-async def test_what_is_not_supported_is_named(setup: Setup, field: dict[str, Any]) -> None:
-    with pytest.raises(APIStatusError) as caught:
-        await setup.client.chat.completions.create(model="tiny", messages=ASKED, **field)
-    assert str(caught.value.body["param"]).startswith(next(iter(field)))  # type: ignore[index]
+WORKS: list[dict[str, Any]] = [
+    {"logprobs": True},
+    {"logprobs": True, "top_logprobs": 0},
+    {"n": 2},
+    {"seed": 3, "temperature": 0.5, "top_p": 0.9},
+    {"stop": "zzz"},
+    {"stop": ["zzz", "yyy"]},
+    {"max_tokens": 5, "max_completion_tokens": 9},
+    {"tools": [BASH], "tool_choice": "auto", "parallel_tool_calls": True},
+    {"tools": [BASH], "tool_choice": "none"},
+    {"response_format": {"type": "text"}, "frequency_penalty": 0, "modalities": ["text"]},
+    {"user": "me", "metadata": {"a": "b"}, "store": True, "service_tier": "auto", "prompt_cache_key": "x"},
+    {"extra_body": {"top_k": 5, "min_tokens": 1}},
+]
+CALL = {"type": "function", "function": {"name": "bash"}}
+REFUSED: dict[str, Any] = {
+    "top_logprobs": 2,
+    "response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}},
+    "tool_choice": CALL,
+    "parallel_tool_calls": False,
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "presence_penalty": 0.5,
+    "logit_bias": {"5": 1},
+    "functions": [CALL["function"]],
+    "web_search_options": {},
+    "extra_body": {"chat_template_kwargs": {"enable_thinking": False}},
+}
+
+
+@pytest.mark.parametrize("streams", [False, True])
+async def test_each_parameter_works_or_is_refused_by_name(
+    random_server: tuple[LocalServer, Path], gateway_on: Any, streams: bool
+) -> None:
+    """A field that is dropped without a word trains on something else than the agent asked for."""
+    line = "<think>\nso\n</think>\n\nHello.<|im_end|>"
+    engine = ScriptedEngine(load_tokenizer(str(random_server[1])), [line])
+    gateway, url = await gateway_on(engine, random_server[1])
+    setup = Setup(gateway.open_session(), url, engine)
+    create = setup.client.chat.completions.create
+    fields: dict[str, Any] = {"model": "tiny", "messages": ASKED, "stream": streams}
+    if streams:
+        fields["stream_options"] = {"include_usage": True}
+    for asked in WORKS:
+        answer = await create(**fields, **asked)
+        parts = [part async for part in answer] if streams else [answer]
+        chosen = [choice for part in parts for choice in part.choices]
+        assert {choice.index for choice in chosen} == set(range(asked.get("n", 1))), asked
+        assert any(choice.logprobs for choice in chosen) is asked.get("logprobs", False), asked
+        assert parts[-1].usage.completion_tokens > 0
+    turns = len(setup.session.turns)
+    for name, value in REFUSED.items():
+        with pytest.raises(BadRequestError) as caught:
+            await create(**fields, **{name: value})
+        assert str(caught.value.param).startswith(next(iter(value)) if name == "extra_body" else name)
+        assert "Next: " in caught.value.message
+    assert len(setup.session.turns) == turns
+    await setup.client.close()
+
+
+async def test_what_is_served_and_what_is_not(setup: Setup) -> None:
+    client = setup.client.with_options(max_retries=0)
+    assert (await client.models.retrieve("tiny")).id == "tiny"
+    calls = (
+        lambda: client.models.retrieve("other/model"),
+        lambda: client.responses.create(model="tiny", input="Hi"),
+        lambda: client.completions.create(model="tiny", prompt="Hi"),
+        lambda: client.post("/messages", body={"model": "tiny"}, cast_to=object),
+    )
+    for call in calls:
+        with pytest.raises(NotFoundError) as caught:
+            await call()  # type: ignore[no-untyped-call]
+        assert "Next: ask for" in caught.value.message
 
 
 @pytest.mark.parametrize("streams", [False, True])

@@ -92,7 +92,12 @@ async def serve() -> AsyncIterator[Callable[..., Any]]:
         settings = GatewaySettings(**{"api_keys": (KEY,), "operator_key": OPERATOR, **changes})
         engine = TalkingEngine()
         gateway = Gateway(engine, renderer or small_renderer(), model="small", settings=settings)
-        served = Served(gateway, engine, await gateway.start(), aiohttp.ClientSession())
+        try:
+            url = await gateway.start()
+        except BaseException:
+            await gateway.close()
+            raise
+        served = Served(gateway, engine, url, aiohttp.ClientSession())
         running.append(served)
         return served
 

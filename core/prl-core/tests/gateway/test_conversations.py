@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prl.gateway.export import rollout_record
-from prl.types import BreakCause, RenderError
+from prl.types import BreakCause, RenderedTokens, RenderError
 
 from .conftest import Served
 from .small import ASK, TOKENIZER, WEATHER, small_renderer
@@ -316,6 +316,19 @@ async def test_a_call_before_the_cut_is_a_call_and_the_turn_is_cut(served: Serve
     assert answer.body["choices"][0]["finish_reason"] == "length"
 
 
+async def test_a_bridge_that_changes_what_was_sampled_is_caught(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A renderer's fault: neither sampled from, nor recorded, nor the agent's to mend."""
+    said = (await served.chat(ASKED)).message
+    wrong = RenderedTokens([5, 6], None)
+    monkeypatch.setattr(served.gateway._sampler.renderer, "bridge_to_next_turn", lambda *args, **kwargs: wrong)
+    answer = await served.chat([*ASKED, said, {"role": "user", "content": "Go on."}])
+    assert (answer.status, answer.error["code"]) == (502, "engine_error")
+    assert "does not begin with" in answer.error["message"]
+    assert (len(served.engine.requests), len(served.session.turns)) == (1, 1)
+
+
 async def test_other_tools_are_rendered_anew(served: Served) -> None:
     """The prompt shows the tools; ids that show others would be a lie."""
     served.engine.lines = [ASK, "ok"]
@@ -362,6 +375,7 @@ async def test_every_choice_is_a_branch_that_can_be_gone_on_from(served: Served)
     for branch, later in ((1, 2), (0, 3)):
         before = [*turns[branch].prompt_ids, *turns[branch].completion_ids]
         assert turns[later].prompt_ids[: len(before)] == before
+    assert [turns[later].prompt_ids.shares(turns[0].prompt_ids) for later in (2, 3)] == [True, False]
     assert answer.body["usage"]["completion_tokens"] == len(turns[0].completion_ids) + len(turns[1].completion_ids)
 
 

@@ -10,9 +10,13 @@ import aiohttp
 import pytest
 from aiohttp import web
 
+from prl.cli.gateway import connect
+from prl.client import EnginePool
+from prl.gateway import Gateway, GatewaySettings
 from prl.types import EngineUnreachableError
 
 from .conftest import Served
+from .small import TOKENIZER, TalkingEngine, small_renderer
 
 ASKED = [{"role": "user", "content": "Hi"}]
 AGAIN = {"X-Stainless-Retry-Count": "1"}
@@ -144,3 +148,43 @@ async def test_an_answer_on_its_way_is_not_lost(served: Served, monkeypatch: pyt
     second = await served.chat(ASKED)
     go_on.set()
     assert [(await first).message["content"], second.message["content"]] == ["one", "two"]
+
+
+async def engine_at(port: int) -> tuple[web.AppRunner, int]:
+    """Serve an engine that says "ok"."""
+
+    async def generate(request: web.Request) -> web.Response:
+        ids = TOKENIZER.encode("ok</s>")
+        choice = {"token_ids": ids, "logprobs": [-0.5] * len(ids), "finish_reason": "stop"}
+        return web.json_response({"choices": [choice], "weight_version": 0})
+
+    async def models(request: web.Request) -> web.Response:
+        return web.json_response({"data": [{"id": "small", "max_model_len": 4096}]})
+
+    app = web.Application()
+    app.add_routes([web.post("/v1/generate", generate), web.get("/v1/models", models), web.get("/health", models)])
+    runner = web.AppRunner(app, shutdown_timeout=0)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+    return runner, int(runner.addresses[0][1])
+
+
+async def test_an_engine_that_is_away_is_waited_for() -> None:
+    """As `prl gateway` reaches it: an engine that is started anew costs its agents time, not their rollouts."""
+    runner, port = await engine_at(0)
+    engine = connect([f"http://127.0.0.1:{port}"], "/v1/generate")
+    assert isinstance(engine, EnginePool), "which waits for minutes, where one client gives up after seconds"
+    gateway = Gateway(engine, small_renderer(), model="small", settings=GatewaySettings(api_keys=("client-key",)))
+    async with aiohttp.ClientSession() as http:
+        served = Served(gateway, TalkingEngine(), await gateway.start(), http)
+        said = (await served.chat(ASKED)).message
+        await runner.cleanup()
+        asked = asyncio.create_task(served.chat([*ASKED, said, {"role": "user", "content": "Go on."}]))
+        await asyncio.sleep(0.3)
+        assert not asked.done()
+        runner, _ = await engine_at(port)
+        assert (await asked).message["content"] == "ok"
+        assert len(served.session.turns) == 2
+    await gateway.close()
+    await engine.close()
+    await runner.cleanup()

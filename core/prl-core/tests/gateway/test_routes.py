@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -68,6 +70,10 @@ async def test_faults_of_the_engine(served: Served, error: PrlError, status: int
         ("stop", 5),
         ("stop", ["x"] * 17),
         ("response_format", {"type": "json_object"}),
+        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
+        ("parallel_tool_calls", False),
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("stop_token_ids", [3]),
         ("tool_choice", "required"),
         ("tool_choice", {"type": "function", "function": {"name": "f"}}),
         ("frequency_penalty", 0.5),
@@ -92,6 +98,20 @@ async def test_what_has_no_effect_here_is_refused_by_name(served: Served, field:
     assert str(answer.error["param"]).startswith(field)
     assert field in answer.error["message"]
     assert served.engine.requests == []
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "instead"),
+    [
+        ("top_logprobs", 3, "top_logprobs is not supported with this value. Next: leave it out; logprobs = true gives"),
+        ("response_format", {"type": "json_object"}, "ask for the format in a message"),
+        ("tool_choice", "required", 'send "auto" or "none"'),
+        ("reasoning_effort", "high", "reasoning_effort is not supported. Next: leave it out; whoever runs the gateway"),
+    ],
+)
+async def test_a_refusal_says_what_to_do_instead(served: Served, field: str, value: Any, instead: str) -> None:
+    """Agents that are refused are mended by people, who look for the way round."""
+    assert instead in (await served.chat(ASKED, **{field: value})).error["message"]
 
 
 @pytest.mark.parametrize(
@@ -203,6 +223,7 @@ async def test_limits(serve: Callable[..., Any]) -> None:
     served: Served = await serve(max_request_bytes=2000, max_messages=3)
     large = await served.chat([{"role": "user", "content": "x" * 3000}])
     assert (large.status, large.error["code"]) == (413, "request_too_large")
+    assert large.headers["x-should-retry"] == "false"
     many = await served.chat(ASKED * 4)
     assert (many.status, many.error["param"]) == (400, "messages")
     assert (await served.chat(ASKED)).status == 200
@@ -225,6 +246,30 @@ async def test_another_model_is_not_found(served: Served) -> None:
     assert (answer.status, answer.error["code"]) == (404, "model_not_found")
     assert "'small'" in answer.error["message"]
     assert (await served.send("GET", "/models/gpt-4o")).status == 404
+
+
+@pytest.mark.parametrize(
+    ("sent", "told"),
+    [
+        (b"", b""),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthor", b""),
+        (b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer client-key\r\n"
+         b"Content-Length: 99\r\n\r\n{", b"408 Request Timeout"),
+    ],
+    ids=["nothing", "head", "body"],
+)  # fmt: skip
+async def test_who_sends_slowly_does_not_keep_a_connection(serve: Callable[..., Any], sent: bytes, told: bytes) -> None:
+    """A thousand connections that dribble would leave agents none."""
+    served: Served = await serve(read_seconds=0.1)
+    url = urlsplit(served.url)
+    reader, writer = await asyncio.open_connection(url.hostname, url.port)
+    writer.write(sent)
+    async with asyncio.timeout(20):
+        first = await reader.readline()
+        assert told in first
+        if not told:
+            assert first == b"", "the connection is closed"
+    writer.close()
 
 
 async def test_unknown_routes_answer_in_the_same_shape(served: Served) -> None:

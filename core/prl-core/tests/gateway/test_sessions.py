@@ -360,6 +360,7 @@ def test_a_line_cut_off_by_a_crash_is_set_aside(tmp_path: Path) -> None:
         {"max_messages": 0},
         {"idle_seconds": 0},
         {"keep_alive_seconds": 0},
+        {"read_seconds": 0},
         {"sampling": {"n": 4}},
     ],
 )

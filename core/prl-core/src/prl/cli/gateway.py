@@ -33,6 +33,7 @@ def run(
     operator_key_env: str = "PRL_GATEWAY_OPERATOR_KEY",
     out: Path = Path("rollouts.jsonl"),
     idle_minutes: float = 60.0,
+    keep_open: bool = False,
     temperature: float | None = None,
     top_p: float | None = None,
     max_tokens: int | None = None,
@@ -68,6 +69,8 @@ def run(
         The JSONL file that rollouts are appended to when their session ends.
     idle_minutes
         After how long without a request a session ends.
+    keep_open
+        Do not end open sessions when the gateway is stopped: the next one with the same --out goes on with them.
     temperature
         The temperature of every request, whatever clients ask for.
     top_p
@@ -96,21 +99,30 @@ def run(
         out=out,
     )
     chosen = create_renderer(load_tokenizer(model), renderer, **read_options(option or []))
-    asyncio.run(_serve(engine_url, route, chosen, served_model, settings, host, port))
+    asyncio.run(_serve(engine_url, route, chosen, served_model, settings, host, port, keep_open))
 
 
 async def _serve(
-    urls: list[str], route: str, renderer: Any, served: str | None, settings: GatewaySettings, host: str, port: int
+    urls: list[str],
+    route: str,
+    renderer: Any,
+    served: str | None,
+    settings: GatewaySettings,
+    host: str,
+    port: int,
+    keep_open: bool,
 ) -> None:
     from prl.gateway import Gateway
 
-    engine = _connect(urls, route)
+    engine = connect(urls, route)
     try:
         gateway = Gateway(engine, renderer, model=served or await _only_model(engine), settings=settings)
         url = await gateway.start(host, port)
         print(f"gateway: {gateway.model!r} at {url}, renderer {renderer.name}, rollouts to {settings.out}", flush=True)
+        if gateway.restored:
+            print(f"gateway: open sessions that go on: {gateway.restored}", flush=True)
         await _until_interrupted()
-        await _close(gateway)
+        await _close(gateway, keep_open)
     finally:
         await engine.close()
 
@@ -123,19 +135,17 @@ async def _until_interrupted() -> None:
     await stop.wait()
 
 
-async def _close(gateway: Gateway) -> None:
-    print("gateway: closing, writing open sessions", flush=True)
-    await gateway.close()
+async def _close(gateway: Gateway, keep_open: bool) -> None:
+    print(f"gateway: closing, {'keeping' if keep_open else 'writing'} open sessions", flush=True)
+    await gateway.close(keep_open=keep_open)
 
 
-def _connect(urls: list[str], route: str) -> EngineClient:
-    from prl.client import EnginePool, FixedAddresses, HttpEngineClient, find_route
+def connect(urls: list[str], route: str) -> EngineClient:
+    """Return a pool, also of one engine: its requests wait for an engine that is away, and go to one that is back."""
+    from prl.client import EnginePool, FixedAddresses, find_route
     from prl.client.pool import HttpConnect
 
-    spoken = find_route(route)
-    if len(urls) == 1:
-        return HttpEngineClient(urls[0], route=spoken)
-    return EnginePool(FixedAddresses(urls), connect=HttpConnect(route=spoken))
+    return EnginePool(FixedAddresses(urls), connect=HttpConnect(route=find_route(route)))
 
 
 async def _only_model(engine: EngineClient) -> str:

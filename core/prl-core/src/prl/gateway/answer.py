@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from prl.types import Message, ParsedToolCall, Turn, arguments_json
+from prl.types import UNPUBLISHED, Message, ParsedToolCall, Turn, arguments_json
 
 if TYPE_CHECKING:
     from .body import ChatRequest
@@ -46,7 +46,7 @@ class Completion:
             "object": kind,
             "created": self.created,
             "model": self.model,
-            "system_fingerprint": f"weights-{self.nodes[0].turn.weight_version}",
+            "system_fingerprint": _fingerprint(self.nodes[0].turn.weight_version),
         }
 
     def body(self) -> dict[str, Any]:
@@ -106,6 +106,10 @@ def answered(turn: Turn, decode: Decode | None, *, may_call: bool) -> Message:
     elif calls:
         message["content"] = f"{message['content']}{_spelled(turn, calls, decode)}"
     return cast(Message, message)
+
+
+def _fingerprint(version: int) -> str:
+    return "weights-unpublished" if version == UNPUBLISHED else f"weights-{version}"
 
 
 def _wire_call(call: ParsedToolCall) -> dict[str, Any]:

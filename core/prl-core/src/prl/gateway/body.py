@@ -24,6 +24,22 @@ _UNSAID = {
     "audio": "send the text as content",
 }
 """Fields of messages that no renderer writes: dropping them would change the conversation without a word."""
+_FROM_POLICY = "leave it out: what is trained on is drawn from the policy as it is"
+_BY_OPERATOR = "leave it out; whoever runs the gateway sets options of the renderer (prl gateway --option NAME=VALUE)"
+_INSTEAD = {
+    "top_logprobs": "leave it out; logprobs = true gives the sampled tokens' own, which are all that engines report",
+    "response_format": "leave it out, ask for the format in a message, and check what comes back",
+    "tool_choice": 'send "auto" or "none", or leave it out; say in a message which tool to call',
+    "parallel_tool_calls": "leave it out; a turn holds all calls that the model made in it",
+    "reasoning_effort": _BY_OPERATOR,
+    "chat_template_kwargs": _BY_OPERATOR,
+    "functions": "send tools",
+    "function_call": "send tools and tool_choice",
+    "stop_token_ids": "send stop, with texts",
+    **dict.fromkeys(("frequency_penalty", "presence_penalty", "repetition_penalty", "logit_bias"), _FROM_POLICY),
+    **dict.fromkeys(("min_p", "prediction"), _FROM_POLICY),
+}
+"""What to do without a field, or a value of it, that is not supported."""
 
 
 def _listed(value: Any) -> Any:
@@ -83,11 +99,11 @@ class ChatBody(BaseModel):
     logit_bias: dict[str, float] | None = _Empty
     response_format: _TextFormat | None = None
     modalities: list[Literal["text"]] | None = None
+    parallel_tool_calls: Literal[True] | None = None
 
     user: Any = None
     metadata: Any = None
     store: Any = None
-    parallel_tool_calls: Any = None
     service_tier: Any = None
     safety_identifier: Any = None
     prompt_cache_key: Any = None
@@ -179,7 +195,11 @@ def _unsaid(what: str, next_step: str) -> GatewayFault:
 def _field_fault(error: ValidationError) -> GatewayFault:
     first = error.errors(include_url=False, include_context=False)[0]
     param = spelled(tuple(first["loc"])) or None
-    if first["type"] == "extra_forbidden":
+    instead = _INSTEAD.get(str(first["loc"][0])) if first["loc"] else None
+    if instead is not None:
+        value = "" if first["type"] == "extra_forbidden" else " with this value"
+        what, next_step = f"{param} is not supported{value}", instead
+    elif first["type"] == "extra_forbidden":
         what, next_step = f"{param} is not supported", f"leave out {param}"
     else:
         message = first["msg"][:1].lower() + first["msg"][1:]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +14,10 @@ import msgspec
 from prl.trajectory import interleave_rollout
 from prl.types import ConfigError, PrlError, Rollout, Turn
 
+from .durable import append, cut_torn_line, start_of_last_line
 from .session import GatewaySession
 
+_ID = re.compile(rb'\{"trajectory_id":"(\w+)"')
 Decode = Callable[[list[int]], str]
 
 
@@ -73,7 +75,7 @@ def _samples(rollout: Rollout, decode: Decode | None) -> dict[str, Any]:
 
 def _turn_record(turn: Turn) -> dict[str, Any]:
     record = {
-        "prompt_ids": turn.prompt_ids,
+        "prompt_ids": list(turn.prompt_ids),
         "completion_ids": turn.completion_ids,
         "logprobs": turn.logprobs,
         "finish_reason": turn.finish_reason,
@@ -95,7 +97,7 @@ class RolloutFile:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
-            self._mend()
+            cut_torn_line(path, keep=path.with_name(f"{path.name}.partial"))
         except OSError as error:
             raise _unwritable(path, error) from error
 
@@ -104,39 +106,16 @@ class RolloutFile:
         self._lock.close()
 
     def append(self, record: dict[str, Any]) -> None:
-        """Append one line, or nothing: what a full disk cut off is taken back. Raise `ConfigError` where it fails."""
-        line = msgspec.json.encode(record) + b"\n"
+        """Append one line, or nothing. Raise `ConfigError` where it fails."""
         try:
-            handle = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                self._write(handle, line)
-            finally:
-                os.close(handle)
+            append(self.path, msgspec.json.encode(record) + b"\n")
         except OSError as error:
             raise _unwritable(self.path, error) from error
 
-    def _write(self, handle: int, line: bytes) -> None:
-        before = os.fstat(handle).st_size
-        try:
-            rest = memoryview(line)
-            while rest:
-                rest = rest[os.write(handle, rest) :]
-            os.fsync(handle)
-        except OSError:
-            os.ftruncate(handle, before)
-            raise
-
-    def _mend(self) -> None:
-        if not self.path.exists() or not self.path.stat().st_size:
-            return
-        with self.path.open("rb+") as file:
-            end = _end_of_last_line(file)
-            file.seek(end)
-            torn = file.read()
-            if torn:
-                with self.path.with_name(f"{self.path.name}.partial").open("ab") as kept:
-                    kept.write(torn + b"\n")
-                file.truncate(end)
+    def last_id(self) -> str | None:
+        """Return the id of the rollout that was written last."""
+        start = _ID.match(start_of_last_line(self.path, 256))
+        return start[1].decode() if start else None
 
 
 def _locked(path: Path) -> BinaryIO:
@@ -152,19 +131,6 @@ def _locked(path: Path) -> BinaryIO:
             next_step="give each gateway a file of its own with --out",
         ) from error
     return file
-
-
-def _end_of_last_line(file: Any, block: int = 1 << 16) -> int:
-    """Return the offset behind the last line feed; 0 where there is none."""
-    end = file.seek(0, os.SEEK_END)
-    while end > 0:
-        start = max(0, end - block)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        if found >= 0:
-            return int(start + found + 1)
-        end = start
-    return 0
 
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:

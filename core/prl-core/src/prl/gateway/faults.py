@@ -37,7 +37,8 @@ class GatewayFault(PrlError):
 
     def refusal(self) -> Refusal:
         """Return the answer to the client."""
-        return Refusal(self.status, _message(self), self.fault, param=self.param, headers=_retry_headers(self.status))
+        kind = "server_error" if self.status >= 500 else "invalid_request_error"
+        return Refusal(self.status, _message(self), self.fault, kind, self.param, _retry_headers(self.status))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ def _retry_headers(status: int) -> dict[str, str]:
     """Return what tells clients whether and when to try again."""
     if status == 503:
         return {"Retry-After": "2"}
-    return {"x-should-retry": "false"} if status < 500 and status != 429 else {}
+    return {"x-should-retry": "false"} if status < 500 and status not in (408, 429) else {}
 
 
 def _message(error: PrlError) -> str:
@@ -88,6 +89,13 @@ def unauthorized() -> GatewayFault:
         status=401,
         fault="invalid_api_key",
         next_step="send `Authorization: Bearer KEY` with a key of this gateway",
+    )
+
+
+def restarting() -> GatewayFault:
+    """Return the refusal of a request that the next gateway on the same output can answer."""
+    return GatewayFault(
+        "the gateway is being restarted", status=503, fault="gateway_restarting", next_step="try again in a moment"
     )
 
 

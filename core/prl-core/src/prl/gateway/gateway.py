@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import time
+import uuid
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -15,6 +17,7 @@ from prl.types import ConfigError, PrlError, SamplingParams
 from .export import RolloutFile, rollout_record, summary
 from .faults import GatewayFault, unauthorized
 from .http import Routes, import_web
+from .journal import Head, Journal, SessionFile
 from .sampler import Sampler, Sampling
 from .sampling import forced_fields
 from .session import GatewaySession
@@ -44,17 +47,27 @@ class Gateway:
         self._sampler = Sampler(renderer, model=model, thread_above=self.settings.thread_above)
         self._sessions: dict[str, GatewaySession] = {}
         self._file = RolloutFile(self.settings.out) if self.settings.out else None
-        self._unwritten: list[dict[str, Any]] = []
+        self._journal = Journal(self.settings.out, model=model, renderer=renderer.name) if self.settings.out else None
+        self._unwritten: list[tuple[dict[str, Any], SessionFile | None]] = []
         self._writing = asyncio.Lock()
         self._runner: Any = None
         self._reaper: asyncio.Task[None] | None = None
         self._ending: set[asyncio.Task[Any]] = set()
+        self.restored = 0
 
     async def start(self, host: str = "127.0.0.1", port: int = 0) -> str:
-        """Listen; return the base URL, which ends in /v1. Port 0 takes a free one; a taken one is a `ConfigError`."""
+        """Take up open sessions, listen; return the base URL, which ends in /v1.
+
+        Port 0 takes a free one. Raises `ConfigError` for a taken one, and for open sessions that cannot go on.
+        """
         web = import_web()
+        self._restore()
         runner = web.AppRunner(
-            Routes(self).application(), access_log=None, handler_cancellation=True, shutdown_timeout=GRACE
+            Routes(self).application(),
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=GRACE,
+            keepalive_timeout=self.settings.read_seconds,
         )
         await runner.setup()
         try:
@@ -70,9 +83,10 @@ class Gateway:
         self._reaper = asyncio.create_task(self._reap())
         return f"http://{_printed(host)}:{runner.addresses[0][1]}/v1"
 
-    async def close(self) -> None:
+    async def close(self, *, keep_open: bool = False) -> None:
         """End all sessions, write what they recorded, stop listening. The engine's client stays open.
 
+        With `keep_open` and an output, open sessions are not ended: the next gateway on the output goes on with them.
         Raises `ConfigError` where rollouts could not be written.
         """
         if self._reaper is not None:
@@ -82,7 +96,10 @@ class Gateway:
         if self._runner is not None:
             for site in list(self._runner.sites):
                 await site.stop()
-        await self.end_all()
+        if keep_open and self._journal is not None:
+            await asyncio.gather(*(session.leave() for session in self._sessions.values()))
+        else:
+            await self.end_all()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -90,6 +107,8 @@ class Gateway:
         try:
             await self._write([])
         finally:
+            if self._journal is not None:
+                self._journal.close()
             if self._file is not None:
                 self._file.close()
 
@@ -103,11 +122,8 @@ class Gateway:
         """
         key = f"prl-{secrets.token_urlsafe(32)}"
         forced = {**self.settings.sampling, **forced_fields(sampling)}
-        space = Space(key_digest(key), "", self._sampler, self._new_session, is_single=True)
-        session = self._add(space, api_key=key, sampling=Sampling(forced=forced, seed=seed, cache_salt=cache_salt))
-        space.sessions.append(session)
-        self.spaces.open(space)
-        return session
+        space = self._own_space(key_digest(key))
+        return self._add(space, api_key=key, own=Sampling(forced=forced, seed=seed, cache_salt=cache_salt))
 
     async def health(self) -> bool:
         """Whether the engine answers."""
@@ -168,10 +184,13 @@ class Gateway:
     def _space(self, key: bytes, name: str) -> Space:
         return Space(key, name, self._sampler, self._new_session, is_single=bool(name))
 
-    def _new_session(self, space: Space) -> GatewaySession:
-        return self._add(space, sampling=Sampling(forced=self.settings.sampling))
+    def _own_space(self, key: bytes) -> Space:
+        return Space(key, "", self._sampler, self._new_session, is_single=True)
 
-    def _add(self, space: Space, *, sampling: Sampling, api_key: str = "") -> GatewaySession:
+    def _new_session(self, space: Space) -> GatewaySession:
+        return self._add(space)
+
+    def _add(self, space: Space, *, own: Sampling | None = None, api_key: str = "") -> GatewaySession:
         if len(self._sessions) >= self.settings.max_sessions:
             raise GatewayFault(
                 f"{len(self._sessions)} sessions are open, which is the limit",
@@ -179,17 +198,47 @@ class Gateway:
                 fault="too_many_sessions",
                 next_step="end sessions (DELETE /v1/rollouts/ID), or raise max_sessions",
             )
+        head = Head(
+            id=uuid.uuid4().hex,
+            key=space.key,
+            name=space.name,
+            started=time.time(),
+            model=self.model,
+            renderer=self._sampler.renderer.name,
+            own=own,
+        )
+        return self._open(space, head, self._journal.file(head) if self._journal else None, api_key)
+
+    def _open(self, space: Space, head: Head, file: SessionFile | None, api_key: str = "") -> GatewaySession:
         session = GatewaySession(
             self._engine,
             self._sampler,
             space.book,
-            name=space.name,
+            head,
+            file=file,
             api_key=api_key,
-            sampling=sampling,
+            sampling=head.own or Sampling(forced=self.settings.sampling),
             on_close=partial(self._forget, space),
         )
         self._sessions[session.id] = session
+        space.sessions.append(session)
+        if head.own is not None:
+            self.spaces.open(space)
         return session
+
+    def _restore(self) -> None:
+        """Take up the sessions that an earlier process left open, but for one that it had just written."""
+        if self._journal is None or self._file is None:
+            return
+        written = self._file.last_id()
+        for file, lines in self._journal.read():
+            head = file.head
+            if head.id == written:
+                file.remove()
+                continue
+            space = self.spaces.named(head.key, head.name) if head.own is None else self._own_space(head.key)
+            self._open(space, head, file).restore(lines, space.retries)
+        self.restored = len(self._sessions)
 
     def _forget(self, space: Space, session: GatewaySession) -> None:
         self._sessions.pop(session.id, None)
@@ -214,19 +263,26 @@ class Gateway:
             if session.is_closed:  # meanwhile, by someone else, who has its record
                 continue
             await session.close()
-            records.append(await self._record(session))
-        await self._write([record for record in records if record["turns"]])
-        return records
+            records.append((await self._record(session), session.file))
+        await self._write([one for one in records if one[0]["turns"]])
+        return [record for record, _ in records]
 
-    async def _write(self, records: list[dict[str, Any]]) -> None:
-        """Append records, and those that could not be written before; keep what cannot be written now."""
+    async def _write(self, records: list[tuple[dict[str, Any], SessionFile | None]]) -> None:
+        """Append records, and those that could not be written before; keep what cannot be written now.
+
+        A session's file is removed before the next record is appended: after a crash, only the last one of the output
+        can have its file left.
+        """
         if self._file is None:
             return
         self._unwritten += records
         async with self._writing:
             while self._unwritten:
-                await asyncio.to_thread(self._file.append, self._unwritten[0])
+                record, kept = self._unwritten[0]
+                await asyncio.to_thread(self._file.append, record)
                 del self._unwritten[0]
+                if kept is not None:
+                    await asyncio.to_thread(kept.remove)
 
     async def _reap(self) -> None:
         """End sessions that nobody uses any more.

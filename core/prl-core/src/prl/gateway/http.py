@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -65,14 +66,14 @@ class Routes:
     async def chat(self, request: Any) -> Any:
         """`POST /v1/chat/completions`."""
         self._gateway.spaces.check(request.headers)  # before the body is read: strangers send nothing large
-        raw = await request.read()
+        raw = await self._read(request)
         settings = self._settings
         body = read_body(raw, max_messages=settings.max_messages, max_choices=settings.max_choices)
         self._gateway.check_model(body.model)
         space = self._gateway.spaces.find(request.headers)
         send = self._stream if body.stream else self._whole
         try:
-            with space.retries.joined(request_key(request.headers, raw), lambda: space.complete(body)) as asked:
+            with space.retries.joined(request_key(request.headers, raw), partial(space.complete, body)) as asked:
                 return await send(request, asked)
         finally:
             self._gateway.spaces.tidy(space)
@@ -112,6 +113,18 @@ class Routes:
         """`DELETE /v1/rollouts`: end all sessions; the answer holds their records."""
         self._gateway.check_operator(request.headers)
         return self._json({"object": "list", "data": await self._gateway.end_all()})
+
+    async def _read(self, request: Any) -> bytes:
+        try:
+            async with asyncio.timeout(self._settings.read_seconds):
+                return bytes(await request.read())
+        except TimeoutError as error:
+            raise GatewayFault(
+                f"the body has not come in whole within {self._settings.read_seconds:g} s",
+                status=408,
+                fault="request_timeout",
+                next_step="send it again, faster",
+            ) from error
 
     async def _whole(self, request: Any, asked: Asked) -> Any:
         response = self._json((await asked.answer()).body())

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from prl.client.session import CHARACTERS_PER_TOKEN, turn_seed
 from prl.contracts import EngineClient, Renderer
+from prl.render import proven_bridge
 from prl.types import (
-    AlignmentError,
     GenerateChoice,
     GenerateRequest,
     GenerateResponse,
     Message,
     ParsedResponse,
-    RenderedTokens,
+    PromptIds,
     RenderError,
     SamplingParams,
     Turn,
@@ -96,16 +96,17 @@ class Sampler:
         )
         size = CHARACTERS_PER_TOKEN * sum(len(choice.token_ids) for choice in response.choices)
         turns = await self._run(size, lambda: self._turns(request, prompt, params, response))
-        return [self._node(session, request, match, turn) for turn in turns]
+        return [self.node(session, match, turn, may_call=request.may_call) for turn in turns]
 
     async def _run(self, size: int, work: Callable[[], Result]) -> Result:
         """Work here, or in a thread where there is much to do, so that other requests need not wait for it."""
         return await asyncio.to_thread(work) if size > self._thread_above else work()
 
-    def _prompt(self, request: ChatRequest, match: Match) -> list[int]:
+    def _prompt(self, request: ChatRequest, match: Match) -> PromptIds:
         node = match.extends
         if node is not None:
-            bridged = self.renderer.bridge_to_next_turn(
+            bridged = proven_bridge(
+                self.renderer,
                 node.turn.prompt_ids,
                 node.turn.completion_ids,
                 match.messages[-match.new :],
@@ -113,11 +114,11 @@ class Sampler:
                 history=node.history,
             )
             if bridged is not None:
-                return _proven(bridged, node.turn, self.renderer.name)
-        return self.renderer.render_ids(match.messages, tools=request.tools, add_generation_prompt=True)
+                return bridged
+        return PromptIds(self.renderer.render_ids(match.messages, tools=request.tools, add_generation_prompt=True))
 
     def _turns(
-        self, request: ChatRequest, prompt: list[int], params: SamplingParams, response: GenerateResponse
+        self, request: ChatRequest, prompt: PromptIds, params: SamplingParams, response: GenerateResponse
     ) -> list[Turn]:
         turns = []
         for choice in response.choices:
@@ -126,12 +127,12 @@ class Sampler:
             turns.append(self._turn(said.choice, prompt, params, response.weight_version, parsed))
         return turns
 
-    def _cut(self, choice: GenerateChoice, prompt: list[int], params: SamplingParams, request: ChatRequest) -> Said:
+    def _cut(self, choice: GenerateChoice, prompt: PromptIds, params: SamplingParams, request: ChatRequest) -> Said:
         length, least = len(prompt), params.min_tokens
         return cut_at_stop(choice, request.stop, self._tokenizer, prompt_length=length, min_tokens=least)
 
     def _turn(
-        self, choice: GenerateChoice, prompt: list[int], params: SamplingParams, version: int, parsed: ParsedResponse
+        self, choice: GenerateChoice, prompt: PromptIds, params: SamplingParams, version: int, parsed: ParsedResponse
     ) -> Turn:
         return Turn(
             prompt_ids=prompt,
@@ -145,8 +146,9 @@ class Sampler:
             routed_experts=choice.routed_experts,
         )
 
-    def _node(self, session: GatewaySession, request: ChatRequest, match: Match, turn: Turn) -> Node:
-        answer: Message = answered(turn, self.decode, may_call=request.may_call)
+    def node(self, session: GatewaySession, match: Match, turn: Turn, *, may_call: bool) -> Node:
+        """Return a turn as a node of its session's tree."""
+        answer: Message = answered(turn, self.decode, may_call=may_call)
         return Node(
             turn=turn,
             history=(*match.messages, turn.message),
@@ -164,13 +166,3 @@ def knows_role(renderer: Renderer, role: str) -> bool:
         return renderer.render_ids([{"role": role, "content": "a"}, user]) != renderer.render_ids([user])
     except RenderError:
         return False
-
-
-def _proven(bridged: RenderedTokens, turn: Turn, renderer: str) -> list[int]:
-    if not bridged.begins_with(turn.prompt_ids, turn.completion_ids):
-        raise AlignmentError(
-            "the bridged prompt does not begin with the ids that were sent and sampled",
-            where=f"bridge_to_next_turn of renderer {renderer!r}",
-            next_step="report this to the renderer's author: `prl plugins check` shows it",
-        )
-    return bridged.token_ids

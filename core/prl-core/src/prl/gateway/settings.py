@@ -25,7 +25,8 @@ class GatewaySettings:
     `max_messages`, `max_choices` and `max_sessions` bound what clients may send. A turn of more than `thread_above`
     characters is rendered and parsed off the event loop. Streams carry `stream_characters` of text an event. One whose
     answer is still being sampled after `keep_alive_seconds` begins with a comment, and sends one as often, so that no
-    proxy closes it; until then errors are HTTP statuses, after it an event.
+    proxy closes it; until then errors are HTTP statuses, after it an event. A request that has not come in whole within
+    `read_seconds` is refused, and a connection that says nothing for so long is closed.
     """
 
     api_keys: tuple[str, ...] = field(default=(), repr=False)
@@ -40,12 +41,13 @@ class GatewaySettings:
     thread_above: int = 20_000
     stream_characters: int = 24
     keep_alive_seconds: float = 30.0
+    read_seconds: float = 120.0
 
     def __post_init__(self) -> None:
         for name in ("max_request_bytes", "max_messages", "max_choices", "max_sessions", "stream_characters"):
             if getattr(self, name) < 1:
                 raise _wrong(f"{name} is {getattr(self, name)}", f"set {name} to 1 or more")
-        for name in ("idle_seconds", "keep_alive_seconds"):
+        for name in ("idle_seconds", "keep_alive_seconds", "read_seconds"):
             if not getattr(self, name) > 0:
                 raise _wrong(f"{name} is {getattr(self, name)}", "set it to more than 0")
         unknown = sorted(set(self.sampling) - set(FORCEABLE))

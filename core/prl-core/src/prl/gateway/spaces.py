@@ -10,7 +10,7 @@ from .answer import Completion
 from .body import ChatRequest
 from .book import Book, Match
 from .faults import GatewayFault, unauthorized
-from .retries import Retries
+from .retries import Asked, Retries
 from .sampler import Sampler
 from .session import GatewaySession
 from .settings import SEPARATOR
@@ -32,19 +32,19 @@ class Space:
         self.key = key
         self.name = name
         self.book = Book()
-        self.retries = Retries()
+        self.retries = Retries(_note_delivered)
         self.sessions: list[GatewaySession] = []
         self._sampler = sampler
         self._new_session = new_session
         self._is_single = is_single
 
-    async def complete(self, request: ChatRequest) -> Completion:
+    async def complete(self, request: ChatRequest, asked: Asked) -> Completion:
         """Answer a request in the session that it belongs to."""
         request = self._sampler.understood(request)
         match = self.book.find(request)
         session = self._session_of(match)
         try:
-            nodes = await session.complete(request, match)
+            nodes = await session.complete(request, match, asked)
         finally:
             session.drop_if_unused()
         return Completion.of(request, nodes, self._sampler.decode)
@@ -54,9 +54,11 @@ class Space:
             return match.node.session
         if self._is_single and self.sessions:
             return self.sessions[0]
-        session = self._new_session(self)
-        self.sessions.append(session)
-        return session
+        return self._new_session(self)
+
+
+def _note_delivered(asked: Asked) -> None:
+    asked.task.result().nodes[0].session.delivered(asked)
 
 
 class Spaces:
@@ -86,7 +88,10 @@ class Spaces:
         own = self._own.get(key)
         if own is not None:
             return own
-        name = _checked_name(headers.get(SESSION_HEADER) or suffix)
+        return self.named(key, _checked_name(headers.get(SESSION_HEADER) or suffix))
+
+    def named(self, key: bytes, name: str) -> Space:
+        """Return the space of a shared key and a name."""
         space = self._named.get((key, name))
         if space is None:
             space = self._named[key, name] = self._make(key, name)
