@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from fixtures.forks import Forks
 
 from prl.cli.main import main
 from prl.config import load_config
@@ -26,6 +27,13 @@ SHORT = (
 
 Configure = Callable[..., RLConfig]
 Prl = Callable[..., "Told"]
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """Where processes of a test come from that need not import by themselves."""
+    with Forks() as forks:
+        yield forks
 
 
 @pytest.fixture

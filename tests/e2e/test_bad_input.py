@@ -40,6 +40,7 @@ def test_a_wrong_name_is_told_with_the_close_one_and_leaves_no_folder(
     told = three_parts(prl("rl", "-c", str(quickstart), f"run.directory={directory}", override))
     assert named in told
     assert hint in told
+    assert f"command line {override!r}" in told, "it does not say where to look"
     assert not directory.exists()
 
 

@@ -31,7 +31,7 @@ CHILD = """
 import asyncio, json, sys
 from prl.contracts import RolloutJob, WorkerSpec
 from prl_train.executor import encode_rollout
-from prl_train.executor.local import make_worker
+from prl.plugin.worker import make_worker
 
 async def main():
     worker = make_worker(WorkerSpec(**json.loads(sys.stdin.readline())))

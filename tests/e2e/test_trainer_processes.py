@@ -7,12 +7,14 @@ import random
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fixtures.crash_points import KILLED
+from fixtures.forks import Forks
 
 from prl.types import TrainingSample
 from prl_train.run import Progress, RunFolder, StepBatch
@@ -20,26 +22,32 @@ from prl_train.run.metrics import read_metrics
 
 pytestmark = pytest.mark.heavy
 
-PRL = ("-m", "prl.cli.main")
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "prl.cli.main")
 TIMES = ("seconds", "tokens_per_second", "memory_gb", "time/train_s")
+SECONDS = 300.0
+Run = Callable[..., None]
 
 
-def start(log: Path, *words: str) -> subprocess.Popen[bytes]:
+def forked(forks: Forks, log: Path, *words: str) -> None:
+    """Run a `prl` command to its end, which must be a good one."""
+    child = forks.start("prl.cli.main:main", words, log=log)
+    try:
+        assert child.wait(SECONDS) == 0, log.read_text()
+    finally:
+        child.end()
+
+
+def launched(log: Path, *words: str) -> None:
+    """Run a `prl` command in two processes of torchrun's."""
     with log.open("wb") as out:
-        return subprocess.Popen(
-            [sys.executable, *words],
+        child = subprocess.Popen(
+            [sys.executable, *TORCHRUN, *words],
             stdout=out,
             stderr=subprocess.STDOUT,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-
-
-def run(log: Path, *words: str) -> None:
-    """Run a command to its end, which must be a good one."""
-    child = start(log, *words)
     try:
-        assert child.wait(timeout=180) == 0, log.read_text()
+        assert child.wait(SECONDS) == 0, log.read_text()
     finally:
         child.kill()
         child.wait()
@@ -65,9 +73,7 @@ def batch(step: int) -> StepBatch:
     return StepBatch(step=step, samples=samples, metrics={}, progress=Progress())
 
 
-def train_given(
-    tmp_path: Path, name: str, launcher: tuple[str, ...], options: tuple[str, ...]
-) -> list[dict[str, float]]:
+def train_given(tmp_path: Path, name: str, run: Run, options: tuple[str, ...]) -> list[dict[str, float]]:
     """Run `prl trainer` on given batches; return what it measured on each."""
     folder = RunFolder(tmp_path / name)
     folder.claim()
@@ -76,7 +82,7 @@ def train_given(
         shutil.copytree(made, folder.model)
     for step in range(2):
         folder.write_batch(batch(step))
-    run(tmp_path / f"{name}.log", *launcher, "trainer", *options, f"run.directory={folder.root}")
+    run(tmp_path / f"{name}.log", "trainer", *options, f"run.directory={folder.root}")
     published = folder.latest_weights()
     assert published is not None
     assert published[0] == 2
@@ -85,41 +91,36 @@ def train_given(
     return [{key: value for key, value in one.items() if key not in TIMES} for one in trained]
 
 
-def test_the_same_batches_give_the_same_numbers(tmp_path: Path, quickstart: Path, short: tuple[str, ...]) -> None:
+def test_the_same_batches_give_the_same_numbers(
+    forks: Forks, tmp_path: Path, quickstart: Path, short: tuple[str, ...]
+) -> None:
     """However the processes come about: one, two of prl's own, or two of torchrun's."""
     common = ("-c", str(quickstart), *short, "orchestrator.steps=2", "warmup.steps=2", "trainer.seq_len=64")
-    alone = train_given(tmp_path, "alone", PRL, common)
-    own = train_given(tmp_path, "own", PRL, (*common, "trainer.processes=2"))
-    launched = train_given(tmp_path, "torchrun", (*TORCHRUN, *PRL), common)
+    run = partial(forked, forks)
+    alone = train_given(tmp_path, "alone", run, common)
+    own = train_given(tmp_path, "own", run, (*common, "trainer.processes=2"))
+    torchruns = train_given(tmp_path, "torchrun", launched, common)
     assert alone[0]["micro_batches"] > 1
-    for one, mine, theirs in zip(alone, own, launched, strict=True):
+    for one, mine, theirs in zip(alone, own, torchruns, strict=True):
         assert mine == pytest.approx(one, rel=1e-5, abs=1e-6)
         assert theirs == pytest.approx(one, rel=1e-5, abs=1e-6)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
-        time.sleep(0.05)
-
-
 def test_a_killed_run_on_two_processes_goes_on_and_learns_as_one_does(
-    tmp_path: Path, quickstart: Path, short: tuple[str, ...]
+    forks: Forks, tmp_path: Path, quickstart: Path, short: tuple[str, ...]
 ) -> None:
     # One rollout at a time, so that float32 sums do not depend on the timing of the engine's batches.
     common = ("rl", "-c", str(quickstart), *short, "orchestrator.max_concurrency=1", "orchestrator.steps=5")
     alone, two = RunFolder(tmp_path / "alone"), RunFolder(tmp_path / "two")
-    run(tmp_path / "alone.log", *PRL, *common, f"run.directory={alone.root}")
-    on_two = (*PRL, *common, f"run.directory={two.root}", "trainer.processes=2")
-    child = start(tmp_path / "killed.log", *on_two)
-    try:
-        wait_for(lambda: two.read_trained(2) is not None, 120, "the third step")
-    finally:
-        child.kill()
-        child.wait()
-    assert two.read_trained(4) is None, "the run was killed too late to prove anything"
-    run(tmp_path / "again.log", *on_two, "--resume")
+    forked(forks, tmp_path / "alone.log", *common, f"run.directory={alone.root}")
+    on_two = (*common, f"run.directory={two.root}", "trainer.processes=2")
+    at = ("os.rename", "batches/batch_000003.msgpack")
+    arguments = (str(two.root), at, str(tmp_path / "seen.json"), on_two)
+    killed = forks.start("fixtures.crash_points:run", *arguments, log=tmp_path / "killed.log")
+    assert killed.wait(SECONDS) == KILLED
+    assert two.read_batch(2) is not None
+    assert two.read_batch(3) is None
+    forked(forks, tmp_path / "again.log", *on_two, "--resume")
     rows, expected = read_metrics(two.metrics), read_metrics(alone.metrics)
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert [row["reward"] for row in rows] == [row["reward"] for row in expected]

@@ -6,16 +6,25 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fixtures.forks import Forks
+from fixtures.ports import free_port
 
 from prl.plugin import RendererEntry, get_registry
 from prl.testing.fake_dist import write_fake_dist
 
-from .world import World, engine, free_port
+from .world import World, engine
 
 Begin = Callable[..., World]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
+def forks() -> Iterator[Forks]:
+    """Where all processes of these tests come from."""
+    with Forks() as forks:
+        yield forks
+
+
+@pytest.fixture(scope="package")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the plugin that offers the environment."""
     folder = tmp_path_factory.mktemp("site")
@@ -24,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from prl_train.models import create_tiny_qwen3, train_small_tokenizer
 
@@ -43,20 +52,20 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine_port(site: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def engine_port(forks: Forks, site: Path, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """An engine that several runs use, one after the other."""
     port = free_port()
-    with engine(site, model, port, tmp_path_factory.mktemp("engine") / "engine.log"):
+    with engine(forks, site, model, port, tmp_path_factory.mktemp("engine") / "engine.log"):
         yield port
 
 
 @pytest.fixture
-def begin(tmp_path: Path, site: Path, model: Path) -> Iterator[Begin]:
+def begin(forks: Forks, tmp_path: Path, site: Path, model: Path) -> Iterator[Begin]:
     """Make the world of a test; its processes end with it."""
     worlds: list[World] = []
 
     def make(port: int, steps: int) -> World:
-        worlds.append(World(tmp_path, site, model, port, steps).__enter__())
+        worlds.append(World(forks, tmp_path, site, model, port, steps).__enter__())
         return worlds[-1]
 
     yield make

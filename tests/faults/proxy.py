@@ -16,6 +16,10 @@ def answer(body: bytes, status: str = "200 OK", kind: str = "application/json") 
     return f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body
 
 
+async def fine(writer: asyncio.StreamWriter, body: bytes) -> None:
+    writer.write(answer(body))
+
+
 async def reset(writer: asyncio.StreamWriter, body: bytes) -> None:
     """Break the connection in the middle of the answer."""
     writer.write(answer(body)[: -len(body) // 2])

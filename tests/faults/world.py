@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import resource
 import signal
-import socket
-import subprocess
 import sys
-import threading
 import time
-import urllib.request
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fixtures.forks import Forks
+
 from prl_train.run import RunFolder, decode_batch
 from prl_train.run.metrics import read_metrics
 
 GROUPS, SIZE, TURNS = 2, 4, 3
+KEPT = "kept"
 EXACT = 1e-3  # the largest |engine - trainer| log-probability that rounding explains; other weights give 0.1 and more
 CONFIG = """
 renderer = "qwen3"
@@ -33,7 +32,7 @@ thinking_retention = "all"
 [run]
 directory = "{directory}"
 report = false
-wait_seconds = 120.0
+wait_seconds = 240.0
 [model]
 path = "{model}"
 [engine]
@@ -58,26 +57,31 @@ checkpoint_every = 2
 """
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def run(kept: str, words: list[str]) -> int:
+    """Be a process of a run, which keeps a link to what it removes or replaces of batches and of what was trained."""
+    numbers = itertools.count()
+
+    def keep(event: str, args: tuple[Any, ...]) -> None:
+        place = {"os.rename": 1, "os.remove": 0}.get(event)
+        path = "" if place is None else os.fsdecode(args[place])
+        name = os.path.basename(path)
+        if name.startswith(("batch_", "step_")) and os.path.isfile(path):
+            os.link(path, os.path.join(kept, f"{name}.{os.getpid()}.{next(numbers)}"))
+
+    sys.addaudithook(keep)
+    from prl.cli.main import main
+
+    return main(words)
 
 
 class Child:
     """One process of a run, by its own id; its output is kept in a file."""
 
-    def __init__(self, site: Path, log: Path, *words: str) -> None:
+    def __init__(self, forks: Forks, site: Path, log: Path, *words: str, **environment: str) -> None:
         self.log = log
         self.may_fail = False
-        paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
-        with log.open("ab") as out:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "prl.cli.main", *words],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)},
-            )
+        env = {"PYTHONPATH": str(site), **environment}
+        self._process = forks.start("faults.world:run", str(log.parent / KEPT), words, log=log, env=env)
 
     @property
     def text(self) -> str:
@@ -89,50 +93,50 @@ class Child:
     def kill(self) -> None:
         """End it as a machine that dies does: nothing of its own runs any more."""
         self.may_fail = True
-        self._process.kill()
-        self._process.wait(20)
+        self._process.end()
 
     def limit_files(self, size: int) -> None:
         """Let no file of it grow beyond `size` bytes any more: a write fails in the system call, as on a full disk."""
         resource.prlimit(self._process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
-    def wait(self, seconds: float = 120) -> int:
+    def wait(self, seconds: float = 240) -> int:
         self.may_fail = True
         return self._process.wait(seconds)
 
     def end(self) -> None:
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait(20)
+        self._process.end()
 
     def poll(self) -> int | None:
         return self._process.poll()
 
 
 class World:
-    """The processes of one test, and every batch that was ever handed over."""
+    """The processes of one test, and every batch that was ever handed over and trained."""
 
-    def __init__(self, root: Path, site: Path, model: Path, engine_port: int, steps: int) -> None:
-        self.root, self.site, self.model, self.steps = root, site, model, steps
+    def __init__(self, forks: Forks, root: Path, site: Path, model: Path, engine_port: int, steps: int) -> None:
+        self.forks, self.root, self.site, self.model, self.steps = forks, root, site, model, steps
         self.folder = RunFolder(root / "run")
         self.config = root / "run.toml"
         self.children: list[Child] = []
-        self.batches: dict[int, dict[str, bytes]] = defaultdict(dict)
-        self._watching = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self.kept = root / KEPT
+        self.kept.mkdir()
         text = CONFIG.format(directory=self.folder.root, model=model, port=engine_port, steps=steps)
         self.config.write_text(text, encoding="utf-8")
 
-    def start(self, part: str) -> Child:
+    def start(self, part: str, **environment: str) -> Child:
         """Start `prl orchestrator` or `prl trainer`; a second start is a resume."""
-        child = Child(self.site, self.root / f"{part}.log", part, "-c", str(self.config))
+        child = Child(self.forks, self.site, self.root / f"{part}.log", part, "-c", str(self.config), **environment)
         self.children.append(child)
         return child
 
     def trained(self, step: int) -> Callable[[], bool]:
-        return lambda: (self.folder.trained / f"step_{step:06d}.json").is_file()
+        return lambda: bool(self.contents(self.folder.trained, f"step_{step:06d}.json"))
 
-    def wait_for(self, condition: Callable[[], bool], seconds: float = 120.0, pause: float = 0.01) -> None:
+    def contents(self, directory: Path, name: str) -> set[bytes]:
+        """Return every content that a file ever had in a directory of the run."""
+        return {path.read_bytes() for path in (*self.kept.glob(f"{name}.*"), *directory.glob(name))}
+
+    def wait_for(self, condition: Callable[[], bool], seconds: float = 240.0, pause: float = 0.01) -> None:
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"it did not come within {seconds} s\n{self.logs()}"
@@ -143,23 +147,10 @@ class World:
         texts = {log.name: log.read_text(errors="replace")[-3000:] for log in self.root.glob("*.log")}
         return "\n".join(f"--- {name}\n{text}" for name, text in texts.items())
 
-    def _watch(self) -> None:
-        """Keep every content that a batch file ever had."""
-        while not self._watching.wait(0.005):
-            for step in self.folder.batch_steps():
-                try:
-                    data = self.folder.batch_path(step).read_bytes()
-                except FileNotFoundError:
-                    continue  # pruned just now; it was seen before
-                self.batches[step][hashlib.sha256(data).hexdigest()] = data
-
     def __enter__(self) -> World:
-        self._watcher.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._watching.set()
-        self._watcher.join(10)
         for child in self.children:
             child.end()
 
@@ -184,10 +175,11 @@ class World:
 
     def _check_step(self, step: int) -> list[str]:
         """One batch was handed over and the same was trained; it holds what the rollouts of the step sampled."""
-        contents = self.batches[step]
-        assert len(contents) == 1, f"batch {step} had {len(contents)} contents"
-        [(digest, data)] = contents.items()
-        assert self.folder.trained_batch(step) == digest
+        handed = self.contents(self.folder.batches, self.folder.batch_path(step).name)
+        assert len(handed) == 1, f"batch {step} had {len(handed)} contents"
+        [data] = handed
+        trained = self.contents(self.folder.trained, f"step_{step:06d}.json")
+        assert {json.loads(text)["batch_sha256"] for text in trained} == {hashlib.sha256(data).hexdigest()}
         lines = self.folder.rollout_path(step).read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]
         logged = {record["trajectory_id"]: record["samples"] for record in records}
@@ -203,19 +195,11 @@ class World:
 
 
 @contextmanager
-def engine(site: Path, model: Path, port: int, log: Path) -> Iterator[Child]:
+def engine(forks: Forks, site: Path, model: Path, port: int, log: Path) -> Iterator[Child]:
     """Serve a model on a port until the block ends."""
-    child = Child(site, log, "serve", "--engine", "local", "--model", str(model), "--port", str(port), "--threads", "1")
+    words = ("serve", "--engine", "local", "--model", str(model), "--port", str(port), "--threads", "1")
+    child = Child(forks, site, log, *words)
     try:
         yield child
     finally:
         child.end()
-
-
-def health(port: int) -> dict[str, Any] | None:
-    """Return what the engine on a port says of itself, None where it does not answer."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=2) as response:
-            return dict(json.load(response))
-    except OSError:
-        return None

@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,31 +34,40 @@ def write_sealed(
     `CheckpointError` and leave all as it was. `durable` waits for the disk, so that
     the directory also survives a power cut; leave it out for what a restart makes anew.
     """
-    work = _work_directory(target)
-    try:
-        known = fill(work) or {}
-        names = [path.relative_to(work).as_posix() for path in sorted(work.rglob("*")) if path.is_file()]
-        files = {name: known.get(name) or fingerprint(work / name) for name in names}
-        (work / marker).write_text(json.dumps({**values, "files": files}, indent=2), encoding="utf-8")
-        replace_directory(work, target, durable=durable)
-    except BaseException as error:  # torch reports a failed write by an exception that is no `Exception`
-        cause = _disk_problem(error)
-        if cause is None:
-            raise
-        raise _not_written(target, cause) from error
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
+    with work_directory(target) as work:
+        try:
+            known = fill(work) or {}
+            names = [path.relative_to(work).as_posix() for path in sorted(work.rglob("*")) if path.is_file()]
+            files = {name: known.get(name) or fingerprint(work / name) for name in names}
+            (work / marker).write_text(json.dumps({**values, "files": files}, indent=2), encoding="utf-8")
+            replace_directory(work, target, durable=durable)
+        except BaseException as error:  # torch reports a failed write by an exception that is no `Exception`
+            cause = _disk_problem(error)
+            if cause is None:
+                raise
+            raise _not_written(target, cause) from error
     return target
 
 
-def _work_directory(target: Path) -> Path:
+@contextmanager
+def work_directory(target: Path) -> Iterator[Path]:
+    """Yield an empty directory beside `target`, to fill and rename; what is left of it is removed at the end."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         work = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
         work.chmod(0o755)
     except OSError as error:
         raise _not_written(target, error.strerror or str(error)) from error
-    return work
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def remove_directory(target: Path) -> None:
+    """Remove a directory, which is whole until it is gone: nobody meets half of it under its name."""
+    with work_directory(target) as work:
+        os.rename(target, work / target.name)
 
 
 def _disk_problem(error: BaseException) -> str | None:
@@ -80,12 +90,13 @@ def _disk_problem(error: BaseException) -> str | None:
     return None
 
 
-def sweep_unfinished(parent: Path) -> list[Path]:
+def sweep_unfinished(parent: Path, name: str = "*") -> list[Path]:
     """Remove directories that a killed process left half-written below `parent`, where nobody else writes; name them.
 
-    What was moved aside and lost its place to nothing is put back.
+    Where others write to it as well: `name` is the directory that is this process's own. What was moved aside and lost
+    its place to nothing is put back.
     """
-    found = [path for path in sorted(parent.glob(".*.*")) if path.is_dir()] if parent.is_dir() else []
+    found = [path for path in sorted(parent.glob(f".{name}.*")) if path.is_dir()] if parent.is_dir() else []
     for path in found:
         for old in path.iterdir() if ".old." in path.name else ():
             if not (parent / old.name).exists():
@@ -103,17 +114,35 @@ def read_sealed(target: Path, marker: str, *, verify: bool = False, part: tuple[
     path = target / marker
     if not path.is_file():
         raise _incomplete(target, f"it has no {marker}")
-    try:
-        values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except json.JSONDecodeError as error:
-        raise _incomplete(target, f"{marker} is not JSON") from error
-    for number, (name, expected) in enumerate(values["files"].items()):
+    values, files = _read_marker(path, target)
+    for number, (name, expected) in enumerate(files.items()):
         file = target / name
         if not file.is_file() or file.stat().st_size != expected["size"]:
             raise _incomplete(target, f"{name} is missing or has another size")
         if verify and number % part[1] == part[0] and fingerprint(file)["sha256"] != expected["sha256"]:
             raise _incomplete(target, f"{name} has another sha256 sum")
     return values
+
+
+def _read_marker(path: Path, target: Path) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Return a marker's values, and of them what it says of each file."""
+    try:
+        values: Any = json.loads(path.read_text(encoding="utf-8"))
+        files = {str(name): {"size": one["size"], "sha256": one["sha256"]} for name, one in values["files"].items()}
+    except ValueError as error:
+        raise _incomplete(target, f"{path.name} is not JSON") from error
+    except (AttributeError, KeyError, TypeError, IndexError) as error:
+        raise _incomplete(target, f"{path.name} does not list the files") from error
+    return values, files
+
+
+def numbered(parent: str | Path, prefix: str) -> list[tuple[int, Path]]:
+    """Return what is named by `prefix` and a number below `parent`, by rising number; anything else is not ours.
+
+    Names do not tell the order: `step_1000000` is the last of the alphabet and not of the steps.
+    """
+    found = ((path.name.removeprefix(prefix), path) for path in Path(parent).glob(f"{prefix}*"))
+    return sorted((int(number), path) for number, path in found if number.isascii() and number.isdigit())
 
 
 def is_sealed(target: Path, marker: str) -> bool:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
 import tomllib
 from typing import Any
 
 from prl.config import to_toml
 from prl.plugin import compare_snapshots, configure_registry, get_registry, read_snapshot, take_snapshot
-from prl.types import ConfigError
+from prl.types import ConfigError, PluginError, PrlError
+from prl_train.changes import differences
 from prl_train.config import RLConfig
 from prl_train.run import RunError, RunFolder
 from prl_train.run.files import create_exclusively
+from prl_train.trainer.config import OptimizerConfig
 
 MAY_DIFFER = (
     "run.directory",
@@ -40,12 +43,21 @@ MAY_DIFFER = (
     "trainer.device",
     "trainer.processes",
     "trainer.parallel",
+    "trainer.threads",
+    "trainer.attention",
+    "trainer.compile",
+    "trainer.gradient_checkpointing",
+    "trainer.logprob_chunk",
+    "trainer.logprob_vocabulary_chunk",
+    "trainer.weights_file_gb",
+    *(f"trainer.{name}" for name in OptimizerConfig.model_fields),
     "trainer.checkpoint_async",
     "trainer.checkpoint_every",
     "trainer.keep_checkpoints",
     "plugins",
 )
-"""What may change when a run is resumed, or differ between its processes."""
+"""What may change when a run is resumed, or differ between its processes: what each step computes is not among it,
+but for the optimizer, whose settings people change on a resume (the processes of a trainer must agree on them)."""
 
 
 def use_plugins(config: RLConfig) -> None:
@@ -58,28 +70,73 @@ def begin_run(config: RLConfig) -> RunFolder:
     folder = RunFolder(config.run.directory)
     if folder.is_run() and config.run.existing == "overwrite":
         folder.clear()
-    if folder.is_run() and config.run.existing == "error":
+    if folder.is_run() and config.run.existing == "error" and not folder.is_unused():
         raise RunError(
             f"{folder.root} already holds a run",
             where="run.directory",
             next_step="add --resume to go on with it, --overwrite to replace it, or name another run.directory",
+            keys=[("run", "directory")],
         )
     return attach_run(config)
 
 
 def attach_run(config: RLConfig) -> RunFolder:
-    """Open the folder for one of several processes: the first to come writes configuration and plugin snapshot."""
+    """Open the folder for one of several processes: the first to come writes configuration and plugin snapshot.
+
+    Where they differ from what an earlier start wrote, that start handed over no batch, and no process of it is left,
+    the folder is begun anew: there is nothing to lose, and what made that start fail had to be changed.
+    """
     folder = RunFolder(config.run.directory)
-    folder.claim()
-    _agree_on_config(folder, config)
-    _agree_on_plugins(folder)
+    with folder.shared():
+        try:
+            agree(folder, config)
+        except (ConfigError, PluginError) as differing:
+            if not folder.is_unused():
+                raise
+            _begin_anew(folder, differing)
+            agree(folder, config)
     return folder
 
 
+def agree(folder: RunFolder, config: RLConfig) -> None:
+    """Write configuration and plugin snapshot into a claimed folder, or compare: raise where the run has others."""
+    _agree_on_config(folder, config)
+    _agree_on_plugins(folder)
+
+
+def _begin_anew(folder: RunFolder, differing: PrlError) -> None:
+    try:
+        folder.clear()
+    except RunError as running:
+        raise differing from running
+    folder.claim()
+    print(f"prl: {folder.root} is begun anew, for no batch was handed over in it: {differing.what}", file=sys.stderr)
+
+
 def _agree_on_config(folder: RunFolder, config: RLConfig) -> None:
-    mine = to_toml(config)
-    if create_exclusively(folder.config, mine.encode()):
+    if create_exclusively(folder.config, to_toml(config).encode()):
         return
+    saved, mine = _saved_and(folder, config)
+    differing = sorted(differences(_fixed_part(saved), _fixed_part(mine)))
+    if differing:
+        raise ConfigError(
+            f"this run was begun with another configuration; these differ: {', '.join(differing)}",
+            where=str(folder.config),
+            next_step="use the run's own configuration, or another run.directory",
+        )
+
+
+def tell_changes(folder: RunFolder, config: RLConfig) -> None:
+    """Say which settings of the trainer are not those that the run was begun with: the new ones hold."""
+    saved, mine = _saved_and(folder, config)
+    changed = sorted(differences(saved.trainer.model_dump(mode="json"), mine.trainer.model_dump(mode="json")))
+    if changed:
+        names = ", ".join(f"trainer.{name}" for name in changed)
+        print(f"prl: {folder.root} goes on with other settings than it began with: {names}", file=sys.stderr)
+
+
+def _saved_and(folder: RunFolder, config: RLConfig) -> tuple[RLConfig, RLConfig]:
+    """Return the run's saved configuration and this one, both as they come out of a file."""
     try:
         saved = RLConfig.model_validate(tomllib.loads(folder.config.read_text(encoding="utf-8")))
     except ValueError as error:
@@ -89,14 +146,7 @@ def _agree_on_config(folder: RunFolder, config: RLConfig) -> None:
             next_step="the run was made by another version of prl-train; use a new run.directory",
         ) from error
     # Both went through TOML, which has no null: an unset key reads back as its default on either side.
-    same_way = RLConfig.model_validate(tomllib.loads(mine))
-    differing = sorted(_differences(_fixed_part(saved), _fixed_part(same_way)))
-    if differing:
-        raise ConfigError(
-            f"this run was begun with another configuration; these differ: {', '.join(differing)}",
-            where=str(folder.config),
-            next_step="use the run's own configuration, or another run.directory",
-        )
+    return saved, RLConfig.model_validate(tomllib.loads(to_toml(config)))
 
 
 def _fixed_part(config: RLConfig) -> dict[str, Any]:
@@ -108,17 +158,6 @@ def _fixed_part(config: RLConfig) -> dict[str, Any]:
             place = place[section]
         place.pop(key, None)
     return values
-
-
-def _differences(saved: Any, mine: Any, path: str = "") -> list[str]:
-    if isinstance(saved, dict) and isinstance(mine, dict):
-        keys = sorted(set(saved) | set(mine))
-        return [
-            found
-            for key in keys
-            for found in _differences(saved.get(key), mine.get(key), f"{path}.{key}" if path else key)
-        ]
-    return [] if saved == mine else [path]
 
 
 def _agree_on_plugins(folder: RunFolder) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from prl import create_renderer, load_tokenizer
+from prl import load_tokenizer
 from prl.client.routing import resolve_client_mode
 from prl.client.vision import is_vision_language, read_model_config
 from prl.contracts import Renderer, Sink
-from prl.plugin import Record, build_options, create, get_registry
+from prl.plugin import create
+from prl.plugin.auto import AUTO as AUTO_RENDERER
 from prl.tokenizer import Tokenizer
-from prl.types import ConfigError, PluginError
+from prl.types import ConfigError, about_key
 from prl_train.attention import AUTO
-from prl_train.config import RLConfig
+from prl_train.chosen import check_chosen, find_chosen, make_renderer
+from prl_train.config import EnvironmentSection, RLConfig
 from prl_train.orchestrator import Schedule, WeightedEnvironment
 from prl_train.run import RunFolder
 from prl_train.transfer.check import check_transfer
@@ -43,28 +45,31 @@ def check_names(config: RLConfig) -> Schedule:
 
     Returns the schedule, whose environments are made here. Raises `PluginError` or `ConfigError`.
     """
-    _find("client_mode", client_mode(config), "client_mode")
+    mode = find_chosen("client_mode", client_mode(config), "client_mode")
+    check_chosen(mode, config.client_mode_options, "client_mode_options")
     if config.trainer.attention != AUTO:
-        _find("attention_kernel", config.trainer.attention, "trainer.attention")
-    loss = _find("loss", config.trainer.loss.name, "trainer.loss.name")
-    build_options(loss, config.trainer.loss.values(), where="[trainer.loss]")
+        find_chosen("attention_kernel", config.trainer.attention, "trainer", "attention")
+    loss = find_chosen("loss", config.trainer.loss.name, "trainer", "loss", "name")
+    check_chosen(loss, config.trainer.loss.values(), "trainer", "loss")
     check_teacher(config)
     if config.engine.is_embedded:
-        record = _find("engine", config.engine.kind, "engine.kind")
-        build_options(record, {"model": "", **config.engine.options}, where="[engine.options]")
+        record = find_chosen("engine", config.engine.kind, "engine", "kind")
+        check_chosen(record, {"model": "", **config.engine.options}, "engine", "options")
     else:
-        make_pool(config.engine)
-    if config.renderer != "auto":
-        record = _find("renderer", config.renderer, "renderer")
-        build_options(record, config.renderer_options, where="[renderer_options]")
+        with about_key("engine"):
+            make_pool(config.engine)
+    if config.renderer != AUTO_RENDERER:
+        record = find_chosen("renderer", config.renderer, "renderer")
+        check_chosen(record, config.renderer_options, "renderer_options")
     for name in config.sinks:
-        record = _find("sink", name, "sinks")
-        build_options(record, config.sink_options.get(name, {}), where=f"[sink_options.{name}]")
+        record = find_chosen("sink", name, "sinks")
+        check_chosen(record, config.sink_options.get(name, {}), "sink_options", name)
     for name in config.sink_options.keys() - set(config.sinks):
         raise ConfigError(
             f"options are given for the sink {name!r}, which the run does not use",
             where=f"[sink_options.{name}]",
             next_step=f"add {name!r} to `sinks`, or remove its options",
+            keys=[("sink_options", name)],
         )
     lora = config.trainer.lora
     if lora is not None and lora.publish == "adapter":
@@ -72,37 +77,33 @@ def check_names(config: RLConfig) -> Schedule:
             "the engines of a run load whole weights, not adapters",
             where='trainer.lora.publish = "adapter"',
             next_step='use "merged" here; "adapter" is for `prl sft`, whose weights nobody samples from meanwhile',
+            keys=[("trainer", "lora", "publish")],
         )
     check_transfer(config)
-    for number, entry in enumerate(config.environments, start=1):
-        record = _find("environment", entry.name, "[[environments]] name")
-        build_options(record, entry.options, where=f"[[environments]] number {number}, options")
-    environments = [
-        WeightedEnvironment(create("environment", entry.name, **entry.options), entry.weight)
-        for entry in config.environments
-    ]
+    environments = [_environment(entry, number) for number, entry in enumerate(config.environments)]
     schedule = Schedule(environments, config.run.seed)
     if config.warmup.steps or config.model.scratch is not None:
         demonstrators(schedule)
     return schedule
 
 
-def _find(kind: str, name: str, key: str) -> Record:
-    """Find a name; an error that has no place yet gets the configuration key."""
-    try:
-        return get_registry().find(kind, name)
-    except PluginError as error:
-        error.where = error.where or f"{key} = {name!r} in the configuration"
-        raise
+def _environment(entry: EnvironmentSection, number: int) -> WeightedEnvironment:
+    """Check an entry of `[[environments]]` (from 0), and make its environment."""
+    record = find_chosen("environment", entry.name, "environments", number, "name")
+    section = ("environments", number, "options")
+    check_chosen(record, entry.options, *section)
+    with about_key(*section):
+        return WeightedEnvironment(create("environment", entry.name, **entry.options), entry.weight)
 
 
 def load_parts(config: RLConfig, folder: RunFolder, schedule: Schedule) -> RunParts:
     """Load what the configuration names; make the model first where it is made from scratch."""
     model = _model(config, folder, schedule)
-    tokenizer = load_tokenizer(model)
+    with about_key("model"):
+        tokenizer = load_tokenizer(model)
     client_mode(config)  # a model of the hub has its config here only now
     name = None if config.model.scratch is not None else model
-    renderer = create_renderer(tokenizer, config.renderer, model=name, **config.renderer_options)
+    renderer = make_renderer(tokenizer, config.renderer, config.renderer_options, model=name)
     return RunParts(
         config=config, folder=folder, schedule=schedule, model=model, tokenizer=tokenizer, renderer=renderer
     )
@@ -136,6 +137,7 @@ def _model(config: RLConfig, folder: RunFolder, schedule: Schedule) -> str:
     scratch = config.model.scratch
     if scratch is None:
         return str(config.model.path)
-    if not (folder.model / "config.json").is_file():
-        make_scratch_model(config, scratch, schedule, folder.model)
+    with folder.shared():
+        if not (folder.model / "config.json").is_file():
+            make_scratch_model(config, scratch, schedule, folder.model)
     return str(Path(folder.model).resolve())

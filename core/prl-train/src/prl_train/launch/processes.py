@@ -25,7 +25,7 @@ from prl_train.transfer.broadcast import Broadcast
 from .beside import train_beside
 from .demonstrations import supervised_samples
 from .engines import run_engine
-from .open_run import attach_run, begin_run, use_plugins
+from .open_run import agree, attach_run, begin_run, tell_changes, use_plugins
 from .parts import RunParts, check_names, load_parts, make_sinks, takes_images
 from .teachers import check_secrets, run_finishers
 from .train_loop import TrainLoop
@@ -41,7 +41,8 @@ def run_everything(config: RLConfig) -> Outcome:
     check_workers(config, schedule)
     check_secrets(config)
     folder = begin_run(config)
-    with _told(folder, "orchestrator"), _told(folder, "trainer"):
+    with _told(folder, config, "orchestrator"), _told(folder, config, "trainer"):
+        tell_changes(folder, config)
         parts = load_parts(config, folder, schedule)
         outcome = asyncio.run(_everything(parts))
         _report(parts)
@@ -65,8 +66,11 @@ def run_trainer(config: RLConfig) -> int:
     use_plugins(config)
     place = find_place()
     check_workers(config, check_names(config))
-    folder = attach_run(config)
-    with _told(folder, "trainer", place):
+    # The others find the folder as the main one leaves it, when they have joined it.
+    folder = attach_run(config) if place.is_main else RunFolder(config.run.directory)
+    with _told(folder, config, "trainer", place):
+        if place.is_main:
+            tell_changes(folder, config)
         if place.size == 1 and config.trainer.processes > 1:
             LocalTrainers(config).run(threading.Event())
         else:
@@ -79,7 +83,6 @@ def train_in_world(config: RLConfig, stop: threading.Event) -> None:
     """Train in this process, together with the others where a launcher started several."""
     use_plugins(config)
     schedule = check_names(config)
-    folder = attach_run(config)
     settings = config.trainer
     with joined_world(
         device=settings.device,
@@ -88,7 +91,7 @@ def train_in_world(config: RLConfig, stop: threading.Event) -> None:
         patience=config.run.wait_seconds,
     ) as world:
         with world.main_first():  # the others find the model that it makes
-            parts = load_parts(config, folder, schedule)
+            parts = load_parts(config, attach_run(config), schedule)
         make_train_loop(parts).run(stop)
 
 
@@ -99,7 +102,7 @@ def run_orchestrator(config: RLConfig) -> Outcome:
     check_workers(config, schedule)
     check_secrets(config)
     folder = attach_run(config)
-    with _told(folder, "orchestrator"):
+    with _told(folder, config, "orchestrator"):
         parts = load_parts(config, folder, schedule)
         outcome = asyncio.run(_orchestrate_alone(parts))
         _report(parts)
@@ -112,17 +115,20 @@ def _report(parts: RunParts) -> None:
 
 
 @contextmanager
-def _told(folder: RunFolder, part: str, place: Place | None = None) -> Iterator[None]:
+def _told(folder: RunFolder, config: RLConfig, part: str, place: Place | None = None) -> Iterator[None]:
     """Be the run's one `part`, and keep its status file true: running, then done, stopped or failed.
 
+    The configuration is compared once more: before this process was the part, another could begin the folder anew.
     Where the part is several processes, the main one is it; of the others only a failure is told.
     """
     is_main = place is None or place.is_main
     with folder.owned(part) if is_main else nullcontext():
-        if is_main:
-            folder.status.set(part, "running")
         state, error = "stopped", ""
         try:
+            if is_main:
+                with folder.shared():
+                    agree(folder, config)
+                folder.status.set(part, "running")
             yield
             state = "done"
         except (KeyboardInterrupt, SystemExit):

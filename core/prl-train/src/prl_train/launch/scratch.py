@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ from prl.types import ConfigError
 from prl_train.config import RLConfig, ScratchSection
 from prl_train.models import create_tiny_qwen3, train_small_tokenizer
 from prl_train.orchestrator import Schedule
+from prl_train.storage import work_directory
 
 from .demonstrations import demonstration_rollout, demonstrations
 
@@ -30,15 +29,13 @@ def make_scratch_model(config: RLConfig, scratch: ScratchSection, schedule: Sche
     texts = _texts(config, scratch, schedule, as_tokenizer(bare))
     trained = train_small_tokenizer(texts, control_tokens, scratch.vocab_size)
     shape: dict[str, Any] = scratch.model_dump(exclude={"vocab_size", "tokenizer_examples"})
-    mine = directory.with_name(f".{directory.name}-{os.getpid()}")
-    create_tiny_qwen3(mine, trained.to_str(), seed=config.run.seed, **shape)
-    try:
-        mine.rename(directory)
-    except OSError:
-        if not (directory / "config.json").is_file():
-            raise
-    finally:
-        shutil.rmtree(mine, ignore_errors=True)
+    with work_directory(directory) as work:
+        mine = create_tiny_qwen3(work / directory.name, trained.to_str(), seed=config.run.seed, **shape)
+        try:
+            mine.rename(directory)
+        except OSError:
+            if not (directory / "config.json").is_file():
+                raise
     return directory
 
 

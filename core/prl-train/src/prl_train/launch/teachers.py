@@ -12,7 +12,7 @@ from prl.contracts import RolloutFilter
 from prl.plugin import LossEntry, get_registry
 from prl.tokenizer import Tokenizer
 from prl.trajectory import InterleaveResult
-from prl.types import ConfigError, Message, Rollout
+from prl.types import ConfigError, Message, Rollout, about_key
 from prl_train.config import EngineSection, ImagesSection, RLConfig
 from prl_train.images import ImageAttacher, ImageCache
 from prl_train.images.processor import ModelImageProcessor
@@ -38,27 +38,40 @@ def check_teacher(config: RLConfig) -> None:
             f"the loss {loss.name!r} compares with what an engine sampled, and the teacher's rollouts were not sampled",
             where=f"[teacher.rollouts], and {place}",
             next_step=f"choose a loss that does not: {', '.join(_without_sampler()) or 'none is offered'}",
+            keys=[("teacher", "rollouts"), ("trainer", "loss", "name")],
         )
     if config.orchestrator.group_size < 2 and compares_rollouts(config):
         raise ConfigError(
             "orchestrator.group_size = 1 leaves no siblings to compare a rollout with",
             where="orchestrator.group_size",
             next_step="set orchestrator.group_size to 2 or more; only what reads no advantages can do with 1",
+            keys=[("orchestrator", "group_size")],
         )
     if TAUGHT in loss.streams and config.teacher.logprobs is None:
         raise ConfigError(
             f"the loss {loss.name!r} reads a teacher's log-probabilities, and no teacher gives them",
             where=place,
             next_step='add a section [teacher.logprobs] with base_urls = ["http://host:port"]',
+            keys=[("trainer", "loss", "name")],
         )
     if config.teacher.logprobs is not None:
-        make_pool(_engine(config.teacher.logprobs))
+        if config.sampling.temperature != 1.0:
+            raise ConfigError(
+                f"the teacher scores at temperature 1, and our model samples at {config.sampling.temperature:g}: "
+                "losses would compare two distributions that differ also where both models agree",
+                where="sampling.temperature, beside [teacher.logprobs]",
+                next_step="set sampling.temperature = 1",
+                keys=[("sampling", "temperature"), ("teacher", "logprobs")],
+            )
+        with about_key("teacher", "logprobs"):
+            make_pool(_engine(config.teacher.logprobs))
 
 
 def check_secrets(config: RLConfig) -> None:
     """Raise `ConfigError` where the teacher's API key is not in this process's environment."""
     if config.teacher.rollouts is not None:
-        read_api_key(config.teacher.rollouts)
+        with about_key("teacher", "rollouts"):
+            read_api_key(config.teacher.rollouts)
 
 
 def compares_rollouts(config: RLConfig) -> bool:

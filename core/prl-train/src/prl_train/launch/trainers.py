@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
 import threading
-from pathlib import Path
 
 from prl_train.config import RLConfig
-from prl_train.distributed.local import LocalProcesses, ParentLine
+from prl_train.distributed.configured import be_configured, run_configured
 
 MODULE = "prl_train.launch.trainers"
 
@@ -20,30 +18,14 @@ class LocalTrainers:
 
     def run(self, stop: threading.Event) -> None:
         """Start them and wait for their end; raise `WorkerError` where one fails."""
-        with tempfile.TemporaryDirectory(prefix="prl-trainers-") as folder:
-            # JSON, not TOML: an option that is null must stay null.
-            settings = Path(folder) / "config.json"
-            settings.write_text(self.config.model_dump_json(), encoding="utf-8")
-            processes = LocalProcesses(self.config.trainer.processes, ["-m", MODULE, str(settings)])
-            try:
-                processes.wait(stop)
-            finally:
-                processes.end()
+        run_configured(MODULE, self.config, self.config.trainer.processes, stop)
 
 
 def main(settings: str) -> int:
     """Be one of the processes."""
-    from prl.types import PrlError
-
     from .processes import train_in_world
 
-    line = ParentLine()
-    config = RLConfig.model_validate_json(Path(settings).read_text(encoding="utf-8"))
-    try:
-        train_in_world(config, line.stop)
-    except PrlError:
-        return 1  # the parent has word of it
-    return 0
+    return be_configured(RLConfig, settings, train_in_world)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import cast
 
 from prl.contracts import AgentEnvironment, EngineClient, RolloutExecutor, RolloutFilter, WorkerSpec
-from prl.plugin import ClientModeEntry, ExecutorEntry, build_options, create, get_registry, take_snapshot
-from prl.types import ConfigError, PluginError
+from prl.plugin import ClientModeEntry, ExecutorEntry, create, get_registry, take_snapshot
+from prl.types import ConfigError, about_key
+from prl_train.chosen import check_chosen, find_chosen
 from prl_train.config import FilterSection, RLConfig
 from prl_train.executor import WorkerSettings
 from prl_train.executor.settings import make_evaluation_schedule
@@ -26,19 +27,20 @@ WORKER = "prl_train.executor.worker:create_worker"
 
 def check_workers(config: RLConfig, schedule: Schedule) -> None:
     """Check executor, filters and evaluations, before anything heavy begins; raise `ConfigError` or `PluginError`."""
-    record = get_registry().find(ExecutorEntry, config.executor)
-    build_options(record, config.executor_options, where="[executor_options]")
+    record = cast(ExecutorEntry, find_chosen("executor", config.executor, "executor"))
+    check_chosen(record, config.executor_options, "executor_options")
     if config.engine.is_embedded and not record.in_process:
         raise ConfigError(
             f"executor {config.executor!r} plays rollouts in other processes, which cannot reach an embedded engine",
             where="executor, and [engine]",
             next_step='serve the engine (`prl serve`) and set engine.url, or use executor = "local"',
+            keys=[("executor",)],
         )
-    _check_options("filter", "[[filters]]", [(one.name, one.options) for one in config.filters])
+    for number, one in enumerate(config.filters):
+        named = find_chosen("filter", one.name, "filters", number, "name")
+        check_chosen(named, one.options, "filters", number, "options")
     make_filters(config.filters)
-    held_out = [(one.environment, one.options) for one in config.evaluations]
-    _check_options("environment", "[[evaluations]]", held_out)
-    schedules = [schedule, *(make_evaluation_schedule(section, config.run.seed) for section in config.evaluations)]
+    schedules = [schedule, *(_held_out(config, number) for number in range(len(config.evaluations)))]
     _check_unique([section.name for section in config.evaluations])
     _check_agents(config, schedules)
 
@@ -49,7 +51,8 @@ def make_filters(sections: Sequence[FilterSection], first: Mapping[str, RolloutF
     for index, section in enumerate(sections):
         count = sum(other.name == section.name for other in sections[:index]) + 1
         label = section.name if count == 1 else f"{section.name}-{count}"
-        filters[label] = create("filter", section.name, **section.options)
+        with about_key("filters", index, "options"):
+            filters[label] = create("filter", section.name, **section.options)
     return FilterSet(filters)
 
 
@@ -137,21 +140,18 @@ def evaluation_plans(
             at_start=section.at_start,
             at_end=section.at_end,
             solved_reward=section.solved_reward,
+            keep_rollouts=section.keep_rollouts,
         )
         for section in parts.config.evaluations
     ]
 
 
-def _check_options(kind: str, section: str, chosen: Sequence[tuple[str, dict[str, Any]]]) -> None:
-    """Find each name and check its options; an error says which entry of the section it is about."""
-    for number, (name, options) in enumerate(chosen, start=1):
-        where = f"{section} number {number}"
-        try:
-            record = get_registry().find(kind, name)
-        except PluginError as error:
-            error.where = error.where or where
-            raise
-        build_options(record, options, where=f"{where}, options")
+def _held_out(config: RLConfig, number: int) -> Schedule:
+    """Check an entry of `[[evaluations]]` (from 0), and return its schedule."""
+    entry, section = config.evaluations[number], ("evaluations", number, "options")
+    check_chosen(find_chosen("environment", entry.environment, *section[:2], "environment"), entry.options, *section)
+    with about_key(*section):
+        return make_evaluation_schedule(entry, config.run.seed)
 
 
 def _check_unique(names: Sequence[str]) -> None:
@@ -161,6 +161,7 @@ def _check_unique(names: Sequence[str]) -> None:
             f"two evaluations are named {twice[0]!r}",
             where="[[evaluations]] name",
             next_step="give each a name of its own: their metrics are eval/<name>/...",
+            keys=[("evaluations", number, "name") for number, name in enumerate(names) if name == twice[0]],
         )
 
 
@@ -175,4 +176,5 @@ def _check_agents(config: RLConfig, schedules: Sequence[Schedule]) -> None:
             f"environment {agents[0]!r} runs an agent behind the gateway, which renders; client mode {mode!r} does not",
             where="client_mode",
             next_step='set client_mode = "renderer"',
+            keys=[("client_mode",)],
         )

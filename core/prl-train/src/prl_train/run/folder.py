@@ -6,7 +6,7 @@ import hashlib
 import re
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,11 @@ from prl_train.storage import sweep_unfinished
 from .batch import StepBatch, decode_batch, encode_batch
 from .errors import RunError
 from .files import TEMPORARY, read_json, sweep, write_bytes, write_json
-from .owner import hold
+from .owner import alone_in, hold
 from .status import StatusBoard
 
 MARKER = "run.json"
+_KIND = {"kind": "prl run", "format": 1}
 _OWN_FOLDERS = (
     *("batches", "trained", "weights", "checkpoints", "rollouts", "status", "model", "sinks", "evaluations"),
     "transfer",
@@ -53,6 +54,8 @@ class RunFolder:
             "trainer": (self.trained, self.weights, self.checkpoints, self.transfer / "trainer"),
         }
         self._files_of = {"orchestrator": (self.progress.name, self.report.name), "trainer": ()}
+        # What the first process makes, whichever that is: see `shared`.
+        self._shared_files = (MARKER, self.config.name, self.plugins.name)
 
     # -- the folder itself
 
@@ -61,8 +64,11 @@ class RunFolder:
         return (self.root / MARKER).is_file()
 
     def claim(self) -> None:
-        """Make the folder a run folder; refuse one that holds something else."""
+        """Make the folder a run folder; refuse one that holds something else; end a clearing that was cut short."""
         if self.is_run():
+            if (read_json(self.root / MARKER) or {}).get("clearing"):
+                self.clear()
+                self.claim()
             return
         # A process that was killed here may have left the marker under its temporary name.
         begun = set(self.root.glob(f".{MARKER}{TEMPORARY}")) if self.root.is_dir() else set()
@@ -71,8 +77,46 @@ class RunFolder:
                 f"{self.root} is not empty and is not a run folder",
                 where="run.directory",
                 next_step="name a new or empty directory",
+                keys=[("run", "directory")],
             )
-        write_json(self.root / MARKER, {"kind": "prl run", "format": 1})
+        write_json(self.root / MARKER, _KIND)
+
+    def is_unused(self) -> bool:
+        """Whether no batch was handed over and nothing was played: all that is there is made again by any start."""
+        begun = (self.batches, self.trained, self.checkpoints, self.rollouts, self.evaluations)
+        has_rows = self.metrics.is_file() and self.metrics.stat().st_size > 0
+        return not has_rows and not any(self._holds_something(directory) for directory in begun)
+
+    @staticmethod
+    def _holds_something(directory: Path) -> bool:
+        return directory.is_dir() and any(not path.name.startswith(".") for path in directory.iterdir())
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Claim the folder and make what all its processes share, one process at a time.
+
+        What a killed process left half-made of that is removed first. Where the file system cannot keep others out, it
+        stays, and whoever makes something must expect another to be quicker.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(
+                f"the run folder cannot be made: {error.strerror or error}",
+                where=f"run.directory = {str(self.root)!r}",
+                next_step="name a directory that this process may write to",
+                keys=[("run", "directory")],
+            ) from error
+        with alone_in(self.root) as is_alone:
+            self.claim()
+            if is_alone:
+                self._sweep_shared()
+            yield
+
+    def _sweep_shared(self) -> None:
+        for name in self._shared_files:
+            sweep(self.root, name)
+        sweep_unfinished(self.root, self.model.name)
 
     @contextmanager
     def owned(self, part: str) -> Iterator[None]:
@@ -90,13 +134,25 @@ class RunFolder:
             yield
 
     def clear(self) -> None:
-        """Remove what an earlier run left; only files that a run writes are touched."""
+        """Remove what an earlier run left; only files that a run writes are touched.
+
+        Raises `RunError` where a process of that run is still running. Half of a run must not be taken for one: where
+        clearing is cut short, `claim` goes on with it.
+        """
         if not self.is_run():
             return
-        for name in _OWN_FOLDERS:
-            shutil.rmtree(self.root / name, ignore_errors=True)
-        for name in _OWN_FILES:
-            (self.root / name).unlink(missing_ok=True)
+        with ExitStack() as held:
+            for part in self._written_by:
+                held.enter_context(hold(self.status.directory / f"{part}.lock", part))
+            write_json(self.root / MARKER, {**_KIND, "clearing": True})
+            self._sweep_shared()
+            for name in _OWN_FOLDERS:
+                shutil.rmtree(self.root / name, ignore_errors=True)
+            for name in _OWN_FILES:
+                sweep(self.root, name)
+                if name != MARKER:
+                    (self.root / name).unlink(missing_ok=True)
+            (self.root / MARKER).unlink()
 
     # -- orchestrator -> trainer
 
@@ -163,6 +219,16 @@ class RunFolder:
             )
         write_json(path, {**metrics, "batch_sha256": digest or before})
 
+    def trained_steps(self) -> list[int]:
+        """Return the steps whose measures are there, in order."""
+        return _numbers(self.trained, r"step_(\d+)\.json")
+
+    def prune_trained(self, before: int) -> None:
+        """Remove what was measured on steps below `before`."""
+        for step in self.trained_steps():
+            if step < before:
+                (self.trained / f"step_{step:06d}.json").unlink(missing_ok=True)
+
     def trained_batch(self, step: int) -> str | None:
         """Return the sha256 of the batch that was trained at `step`, None where none was."""
         value = read_json(self.trained / f"step_{step:06d}.json")
@@ -200,6 +266,11 @@ class RunFolder:
     def evaluation_rollouts(self, name: str, version: int) -> Path:
         """Return where the rollouts of an evaluation are logged."""
         return self.evaluations / name / f"step_{version:06d}.jsonl"
+
+    def prune_evaluation_rollouts(self, name: str, keep: int) -> None:
+        """Remove the logged rollouts of an evaluation but those of its last `keep` versions; its metrics stay."""
+        for version in _numbers(self.evaluations / name, r"step_(\d+)\.jsonl")[:-keep]:
+            self.evaluation_rollouts(name, version).unlink(missing_ok=True)
 
     def evaluated_steps(self, name: str) -> list[int]:
         """Return the weight versions that an evaluation is done for, in order."""

@@ -19,12 +19,41 @@ HELD = (errno.EAGAIN, errno.EACCES)
 @contextmanager
 def hold(path: Path, part: str) -> Iterator[None]:
     """Hold the lock file of a part; raise `RunError` where another process does. A killed process holds nothing."""
-    with _open(path) as file:
-        _lock(file, path, part)
+    with _locked(path, part) as file:
         with suppress(OSError):  # on a full disk: who holds it is told to people only
             file.truncate(0)
             file.write(str(os.getpid()).encode())
         yield
+
+
+@contextmanager
+def alone_in(directory: Path) -> Iterator[bool]:
+    """Wait until no other process is in this block for the directory; yield whether its file system can tell."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            is_alone = True
+        except OSError:  # no locks there, or none of directories
+            is_alone = False
+        yield is_alone
+    finally:
+        os.close(handle)
+
+
+def _locked(path: Path, part: str) -> FileIO:
+    """Return the lock file, locked: the one that has its name now, not one that was removed with an earlier run."""
+    while True:
+        file = _open(path)
+        try:
+            _lock(file, path, part)
+        except BaseException:
+            file.close()
+            raise
+        with suppress(FileNotFoundError):
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        file.close()
 
 
 def _open(path: Path) -> FileIO:
