@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from prl_train.errors import DataError
 
 from .row_stores import DatasetRows, JsonlRows, RowStore, files_fingerprint
 
+LOG = logging.getLogger("prl.sft")
 INSTALL = "pip install 'prl-train[data]'"
 _SAVED = ("state.json", "dataset_dict.json")
 
@@ -22,7 +25,8 @@ def open_rows(
     """Return the stores that a path names, in a fixed order.
 
     path: a `.parquet` file; any other file as JSON Lines; a directory that `Dataset.save_to_disk` wrote, or one of such
-        files; a hub id such as `owner/name`. `split`, `subset` and `revision` choose within a data set.
+        files; a hub id such as `owner/name`. `split`, `subset` and `revision` choose within a data set; a directory of
+        files has splits where their names say so, as those of a downloaded data set do.
 
     Raises `DataError` or `ConfigError` where there is nothing, or the library to read it is not installed.
     """
@@ -32,7 +36,7 @@ def open_rows(
     if place.is_dir():
         if any((place / name).is_file() for name in _SAVED):
             return [_saved(place, split)]
-        return [_file(found) for found in _files(place)]
+        return [_file(found) for found in _of_split(_files(place), place, split)]
     if place.suffix or place.is_absolute() or path.startswith("."):
         raise DataError("the data file does not exist", where=path, next_step="check `data` in the configuration file")
     return [_hub(path, split, subset, revision)]
@@ -49,11 +53,48 @@ def _files(directory: Path) -> list[Path]:
     return found
 
 
+_SHARD = re.compile(r"(\w+)-\d{5}-of-\d{5}\b.*")
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+"""A word in the name of a file or folder -> the split that the `datasets` library takes it for."""
+
+
+def _of_split(files: list[Path], directory: Path, split: str) -> list[Path]:
+    """Return the files of a split; all of them where their names tell of no more than one."""
+    named = {path: _split_of(path.relative_to(directory)) for path in files}
+    if len(set(named.values())) == 1:
+        return files
+    wanted = _SPLITS.get(split, split)
+    found = [path for path in files if named[path] == wanted]
+    if not found:
+        raise ConfigError(
+            f"there is no split {split!r}",
+            where=str(directory),
+            next_step=f"choose one of: {', '.join(sorted(set(named.values())))}",
+        )
+    LOG.warning("%s: %d of %d files are of the split %r, by their names", directory, len(found), len(files), split)
+    return found
+
+
+def _split_of(path: Path) -> str:
+    """Return the split that a name tells: `data/train_sft-00000-of-00003.parquet`, `test.jsonl`; else "train"."""
+    shard = _SHARD.fullmatch(path.name)
+    if shard:
+        return _SPLITS.get(shard[1], shard[1])
+    words = [word for part in reversed(path.parts) for word in re.split(r"[^a-z]+", part.lower())]
+    return next((_SPLITS[word] for word in words if word in _SPLITS), "train")
+
+
 def _file(path: Path) -> RowStore:
     if path.suffix != ".parquet":
         return JsonlRows(path)
+    made = _library().Dataset
     try:
-        dataset = _library().Dataset.from_parquet(str(path))
+        is_empty = importlib.import_module("pyarrow.parquet").read_metadata(path).num_rows == 0
+        dataset = made.from_dict({}) if is_empty else made.from_parquet(str(path))  # which refuses a file without rows
     except (OSError, ValueError, _library().exceptions.DatasetsError) as error:
         raise DataError(
             f"not a parquet file that can be read: {_reason(error)}",
@@ -64,7 +105,14 @@ def _file(path: Path) -> RowStore:
 
 
 def _saved(directory: Path, split: str) -> RowStore:
-    loaded = _library().load_from_disk(str(directory))
+    try:
+        loaded = _library().load_from_disk(str(directory))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(
+            f"not a saved data set that can be read: {_reason(error)}",
+            where=str(directory),
+            next_step="save it anew with `Dataset.save_to_disk`, or give the rows as .jsonl",
+        ) from error
     dataset = _one_split(loaded, split, str(directory))
     return DatasetRows(dataset, str(directory), files_fingerprint(sorted(directory.rglob("*.arrow"))))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -62,10 +63,13 @@ class RowMix:
 
 
 def _share(rows: list[int], weight: float, epoch: int, draw: random.Random) -> list[int]:
-    """Return an epoch's rows of one store: a window of round(weight * len) rows that moves on from epoch to epoch."""
+    """Return an epoch's rows of one store: a window of weight * len rows that moves on from epoch to epoch.
+
+    Parts of a row add up over the epochs: of one row with the weight 0.25, every fourth epoch has it.
+    """
     if weight == 1 or not rows:
         return rows
     draw.shuffle(rows)
-    count = round(weight * len(rows))
-    first = epoch * count
-    return [rows[place % len(rows)] for place in range(first, first + count)]
+    # Rounded first: 0.1 * 30 is a little more than 3.
+    first, last = (math.ceil(round(weight * len(rows) * place, 6)) for place in (epoch, epoch + 1))
+    return [rows[place % len(rows)] for place in range(first, last)]

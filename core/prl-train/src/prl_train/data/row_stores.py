@@ -88,7 +88,12 @@ def parse_row(line: bytes, where: str) -> dict[str, Any]:
 
 
 class DatasetRows:
-    """Rows of a `datasets.Dataset`, which lie in memory-mapped Arrow files."""
+    """Rows of a `datasets.Dataset`, which lie in memory-mapped Arrow files.
+
+    Arrow gives every struct of a column the fields of all of them, null where a row had none: arguments of other tools,
+    properties of other schemas. Such nulls are left out; what was null in the row itself cannot be told from them, and
+    is kept in texts of JSON alone (and as the null content of a message).
+    """
 
     def __init__(self, dataset: Any, name: str, contents: str) -> None:
         self._dataset = dataset
@@ -100,7 +105,7 @@ class DatasetRows:
 
     def __getitem__(self, index: int) -> Mapping[str, Any]:
         row: dict[str, Any] = self._dataset[index]
-        return row
+        return {name: _unpadded(value, self._dataset.features.get(name)) for name, value in row.items()}
 
     def where(self, index: int) -> str:
         """Return the data set and the row's number, from 1."""
@@ -109,6 +114,19 @@ class DatasetRows:
     def fingerprint(self) -> str:
         """Return what names the contents: the files' sums, or the library's own fingerprint."""
         return self._contents
+
+
+def _unpadded(value: Any, feature: Any) -> Any:
+    """Return a value without the null fields of its structs; `feature` is its type, and a dict where it is a struct."""
+    if isinstance(value, Mapping) and isinstance(feature, Mapping):
+        kept = ("content",) if "role" in feature else ()
+        return {
+            name: _unpadded(part, feature.get(name)) for name, part in value.items() if part is not None or name in kept
+        }
+    element = feature[0] if isinstance(feature, list) and feature else getattr(feature, "feature", None)
+    if isinstance(value, list) and element is not None:
+        return [_unpadded(part, element) for part in value]
+    return value
 
 
 def files_fingerprint(paths: list[Path]) -> str:

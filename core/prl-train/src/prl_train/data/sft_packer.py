@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -39,6 +40,7 @@ class SftPacker:
         self._pending: list[SftSample] = []
         self.truncated = 0
         self.dropped = 0
+        self.notes: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[MicroBatch]:
         return self
@@ -70,6 +72,8 @@ class SftPacker:
                 drawn = self._source.__next__()
             except StopIteration:
                 return None
+            for sample in drawn:
+                self.notes.update(sample.notes)
             fitted = [self._fit(sample) for sample in drawn]
             self._pending = [sample for sample in fitted if sample is not None]
             self.dropped += len(fitted) - len(self._pending) if fitted else 1
@@ -105,10 +109,15 @@ class SftPacker:
             "pending": [[sample.token_ids, sample.loss_mask, sample.index] for sample in self._pending],
             "truncated": self.truncated,
             "dropped": self.dropped,
+            "notes": dict(self.notes),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a saved state."""
         self._source.load_state_dict(state["source"])
-        self._pending = [SftSample(*sample) for sample in state["pending"]]
         self.truncated, self.dropped = state["truncated"], state["dropped"]
+        self.notes = Counter(state.get("notes", {}))
+        # `seq_len` may be another one now: what was drawn under the old one must fit this one's rows.
+        fitted = [self._fit(SftSample(*sample)) for sample in state["pending"]]
+        self._pending = [sample for sample in fitted if sample is not None]
+        self.dropped += len(fitted) - len(self._pending)

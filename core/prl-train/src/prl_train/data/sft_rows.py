@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
 from prl.types import Message, ToolSpec
@@ -31,11 +31,12 @@ class SupervisedSample(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SftSample:
-    """A supervised sample; `index` is the row it came from, or -1."""
+    """A supervised sample; `index` is the row it came from, or -1. `notes` counts what is odd about its row's turns."""
 
     token_ids: list[int]
     loss_mask: list[bool]
     index: int = -1
+    notes: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -64,11 +65,11 @@ class SftRow:
 
 
 def read_row(row: Mapping[str, Any], where: str = "row") -> SftRow:
-    """Read `messages` (or `prompt` + `completion`) and `tools` (or `tool_defs`; a list, or its JSON string).
+    """Read `messages` (or `prompt` + `completion`) and `tools` (or `tool_defs`); lists, or the JSON of such.
 
     Columns are tested for null, not for presence: Arrow gives every row every column.
     """
-    messages = row.get("messages")
+    messages = _decoded(row.get("messages"))
     given = 0
     if messages is None:
         prompt = _side(row.get("prompt"), "user", "prompt", where)
@@ -114,23 +115,50 @@ def _side(value: Any, role: str, column: str, where: str) -> list[Any]:
     )
 
 
+def _decoded(value: Any) -> Any:
+    """Return what a text is the JSON of, as columns hold what no Arrow type fits; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+
+
 def _tools(value: Any, where: str) -> list[ToolSpec] | None:
-    if isinstance(value, str):
-        if not value.strip():
-            return None
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise DataError(
-                f"`tools` is text but not JSON: {error.msg}", where=where, next_step="store tools as a JSON list"
-            ) from error
-    if value is None or value == []:
+    value = _decoded(value)
+    if value is None or value == [] or (isinstance(value, str) and not value.strip()):
         return None
-    if not isinstance(value, list) or not all(isinstance(tool, dict) for tool in value):
+    if isinstance(value, str):
+        raise DataError("`tools` is text but not JSON", where=where, next_step="store tools as a JSON list")
+    tools = [_decoded(tool) for tool in value] if isinstance(value, list) else []
+    if not tools or not all(isinstance(tool, dict) for tool in tools):
         raise DataError(
             "`tools` is not a list of objects", where=where, next_step="store tools as a JSON list of objects"
         )
-    return value
+    return [_schema(tool) for tool in tools]
+
+
+_BY_NAME = ("properties", "patternProperties", "$defs", "definitions")
+"""Parts of a JSON schema whose keys are names, and not the schema's own words."""
+_VALUES = ("default", "const", "example")
+"""Parts of a JSON schema that are any value, null too."""
+_DATA = (*_VALUES, "enum", "examples")
+"""Parts of a JSON schema that are no schemas."""
+
+
+def _schema(value: Any, *, has_names: bool = False) -> Any:
+    """Return a tool's schema without null parts: a schema has none, and Arrow gives each tool those of all others."""
+    if isinstance(value, list):
+        return [_schema(entry) for entry in value]
+    if not isinstance(value, Mapping):
+        return value
+    data, values = ((), ()) if has_names else (_DATA, _VALUES)
+    return {
+        key: part if key in data else _schema(part, has_names=key in _BY_NAME and not has_names)
+        for key, part in value.items()
+        if part is not None or key in values
+    }
 
 
 def normalise_message(message: Any, where: str = "message") -> Message:
@@ -147,8 +175,19 @@ def normalise_message(message: Any, where: str = "message") -> Message:
     if isinstance(cleaned.get("content"), list):
         cleaned["content"] = [_without_nulls(part) for part in cleaned["content"]]
     if "tool_calls" in cleaned:
-        cleaned["tool_calls"] = [_normalise_call(call) for call in cleaned["tool_calls"]]
+        cleaned["tool_calls"] = [_normalise_call(call) for call in _calls(cleaned["tool_calls"], where)]
     return cast(Message, cleaned)
+
+
+def _calls(value: Any, where: str) -> Sequence[Any]:
+    value = _decoded(value) or ()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return value
+    raise DataError(
+        f"the message's tool_calls are {type(value).__name__}",
+        where=where,
+        next_step="give a list of calls, or its JSON",
+    )
 
 
 def _without_nulls(value: Any, keep: str = "") -> Any:

@@ -6,14 +6,16 @@ full render of such a conversation trains turns behind prompts that no sampler e
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from prl.contracts import Renderer
 from prl.tokenizer import Tokenizer
 from prl.types import RenderError
 
+from .sft_notes import AS_TEMPLATE, WITHOUT_STOP
 from .sft_rows import SftRow, SftSample, read_row
 from .written import answer_behind, missing_stop, sampled_end
 
@@ -33,12 +35,15 @@ class SampleBuilder:
     tokenizer: Tokenizer
     roles: Collection[str] = ("assistant",)
     mode: SampleMode = "auto"
+    notes: Counter[str] = field(default_factory=Counter)
 
     def build(self, row: Mapping[str, object] | SftRow, *, index: int = -1, where: str = "row") -> list[SftSample]:
         """Return the samples of a row, at least one; raise `RenderError` where nothing of it would be trained."""
         cleaned = row if isinstance(row, SftRow) else read_row(row, where)
-        pieces = _MODES[self.mode](self, cleaned)
-        samples = [SftSample(ids, mask, index) for ids, mask in pieces if True in mask]
+        row_builder = replace(self, notes=Counter())
+        pieces = [piece for piece in _MODES[self.mode](row_builder, cleaned) if True in piece[1]]
+        notes = [row_builder.notes, *({} for _ in pieces)]
+        samples = [SftSample(ids, mask, index, note) for (ids, mask), note in zip(pieces, notes, strict=False)]
         if not samples:
             raise RenderError(
                 "no token of this conversation would be trained",
@@ -55,7 +60,9 @@ def _auto(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
     if builder.renderer.is_prefix_stable:
         ids, mask = _rendered(builder, row, len(row.messages), row.targets(builder.roles))
         if _is_prompted(builder, row, ids, mask):
-            return [_with_last_stop(builder, row, ids, mask)]
+            ids, mask = _with_last_stop(builder, row, ids, mask)
+            _note_stops(builder, len(_trained_turns(builder, row)), ids, mask)
+            return [(ids, mask)]
     joined: list[_Piece] = []
     for ids, mask in _turns(builder, row):
         base = max((piece for piece in joined if ids[: len(piece[0])] == piece[0]), key=_length, default=None)
@@ -73,7 +80,7 @@ def _is_prompted(builder: SampleBuilder, row: SftRow, ids: list[int], mask: list
     Where nothing of the past is rewritten, a turn's first tokens are all that may differ: text that merges with the
     prompt's last token. The prompt of the first turn tells what a generation prompt looks like.
     """
-    turns = [index for index in row.targets(builder.roles) if row.messages[index]["role"] == "assistant"]
+    turns = _trained_turns(builder, row)
     if not turns:
         return True
     before = row.messages[: turns[0]]
@@ -101,7 +108,9 @@ def _length(piece: _Piece) -> int:
 
 def _whole(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
     targets = row.targets(builder.roles)
-    return [_rendered(builder, row, len(row.messages), targets)]
+    ids, mask = _rendered(builder, row, len(row.messages), targets)
+    _note_stops(builder, len(_trained_turns(builder, row)), ids, mask)
+    return [(ids, mask)]
 
 
 def _per_turn(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
@@ -109,7 +118,7 @@ def _per_turn(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
 
 
 def _last(builder: SampleBuilder, row: SftRow) -> list[_Piece]:
-    turns = [index for index in row.targets(builder.roles) if row.messages[index]["role"] == "assistant"]
+    turns = _trained_turns(builder, row)
     return [_turn(builder, row, turns[-1], [turns[-1]])] if turns else []
 
 
@@ -146,10 +155,25 @@ def _turn(builder: SampleBuilder, row: SftRow, turn: int, targets: Sequence[int]
     own = answered.loss_mask({"assistant"}, messages=[turn])
     behind = answer_behind(renderer, builder.tokenizer, before, opened.token_ids, answered, own, tools)
     stop = missing_stop(renderer, row.messages[: turn + 1], tools, behind or (answered.token_ids, own))
+    _note_stops(builder, 1, stop or answered.token_ids, [True] * len(stop) or own)
     if behind is None:  # the template writes an answered turn otherwise than it prompts for one
+        builder.notes[AS_TEMPLATE] += 1
         known = answered.loss_mask(roles, messages=others)
         return _ended(answered.token_ids, [one or other for one, other in zip(own, known, strict=True)], stop)
     return _ended(opened.token_ids + behind[0], opened.loss_mask(roles, messages=others) + behind[1], stop)
+
+
+def _trained_turns(builder: SampleBuilder, row: SftRow) -> list[int]:
+    """Return the indices of the assistant messages that are trained."""
+    return [index for index in row.targets(builder.roles) if row.messages[index]["role"] == "assistant"]
+
+
+def _note_stops(builder: SampleBuilder, turns: int, ids: Sequence[int], mask: Sequence[bool]) -> None:
+    """Count the turns that have no stop token among what is trained."""
+    stops = set(builder.renderer.get_stop_token_ids())
+    found = sum(flag and token in stops for token, flag in zip(ids, mask, strict=True))
+    if found < turns:
+        builder.notes[WITHOUT_STOP] += turns - found
 
 
 def _ended(ids: list[int], mask: list[bool], stop: list[int]) -> _Piece:

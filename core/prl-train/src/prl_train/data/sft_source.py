@@ -162,6 +162,7 @@ class IndexedSource:
         self._place = _Place()
         self._order = order(0)
         self._expected = 0
+        self._settle()
 
     def __len__(self) -> int:
         return self._count
@@ -171,15 +172,16 @@ class IndexedSource:
             raise StopIteration
         self._look_ahead()
         index = self._order[self._place.row]
-        self._step()
+        self._place.row += 1
+        self._settle()
         built = self._build(index)
         if isinstance(built, DataError):
             self._on_error(built)
             return []
         return built
 
-    def _step(self) -> None:
-        self._place.row += 1
+    def _settle(self) -> None:
+        """Go on to the next epoch that has rows where this one has none left: small shares leave some without any."""
         while self._place.row >= len(self._order):
             self._go_to(_Place(self._place.epoch + 1))
             if self._epochs is not None and self._place.epoch >= self._epochs:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prl.contracts import Renderer
+from prl.render import proven_bridge
 from prl.tokenizer import Tokenizer
 from prl.tokenizer.table import join_bytes
 from prl.types import Message, RenderedTokens, RenderError, ToolSpec, Turn
@@ -41,10 +42,10 @@ def written_turn(
     opened = renderer.render_ids(conversation, tools=tools, add_generation_prompt=True)
     prompt = opened
     if last is not None:
-        bridged = renderer.bridge_to_next_turn(
-            last.prompt_ids, last.completion_ids, new, tools=tools, history=list(history)
+        bridged = proven_bridge(
+            renderer, last.prompt_ids, last.completion_ids, new, tools=tools, history=list(history)
         )
-        prompt = opened if bridged is None else bridged.token_ids
+        prompt = opened if bridged is None else bridged[:]
     whole = renderer.render([*conversation, said], tools=tools)
     found = answer_behind(renderer, tokenizer, conversation, opened, whole, whole.sampled_mask, tools)
     if found is None:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prl.types import ConfigError, MicroBatch, RenderError
+from prl.types import ConfigError, MicroBatch, RenderError, about_key
 from prl_train.data import (
     IndexedSource,
     LocalBuilder,
@@ -50,10 +50,12 @@ class RowRecipe:
 
 def build_function(config: SftConfig, mix: RowMix) -> Callable[[int], Built]:
     """Return what turns a row's number into its samples, or into the error that it has none."""
-    from prl import create_renderer, load_tokenizer
+    from prl import load_tokenizer
+    from prl_train.chosen import make_renderer
 
-    tokenizer = load_tokenizer(config.model)
-    renderer = create_renderer(tokenizer, config.renderer_name, model=config.model, **config.renderer_options)
+    with about_key("model"):
+        tokenizer = load_tokenizer(config.model)
+    renderer = make_renderer(tokenizer, config.renderer_name, config.renderer_options, model=config.model)
     builder = SampleBuilder(renderer, tokenizer, config.data.roles, config.data.samples)
 
     def build(index: int) -> Built:
