@@ -16,7 +16,7 @@ START, END = 1, 2
 
 
 class FakeEngine:
-    """Answers each request with the next scripted reply: (status, body) pairs, or "drop" to close the connection."""
+    """Answers each request with the next scripted reply: (status, body), (status, body, headers), or "drop"."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, Any], dict[str, str]]] = []
@@ -31,9 +31,9 @@ class FakeEngine:
             assert request.transport is not None
             request.transport.close()
             return web.Response()
-        status, body = reply
+        status, body, *headers = reply
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        return web.Response(status=status, body=data, content_type="application/json")
+        return web.Response(status=status, body=data, content_type="application/json", headers=dict(*headers))
 
 
 @pytest.fixture

@@ -9,6 +9,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from aiohttp import web
+from fixtures.ports import free_port
+
+from prl.types import UNPUBLISHED
 
 Fault = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -18,7 +21,7 @@ class FakeServer:
 
     def __init__(self, model: str = "m") -> None:
         self.model = model
-        self.version = 0
+        self.version = UNPUBLISHED
         self.healthy = True
         self.refuses_weights = False
         self.delay = 0.0
@@ -29,7 +32,7 @@ class FakeServer:
         self.loads: list[int] = []
         self.running = 0
         self.most_running = 0
-        self.port = 0
+        self.port = free_port()  # of its own also while it is down: it comes back there
         self._runner: web.AppRunner | None = None
 
     @property
@@ -38,7 +41,7 @@ class FakeServer:
 
     async def start(self) -> None:
         """Listen, with the weights of a new process."""
-        self.version = 0
+        self.version = UNPUBLISHED
         app = web.Application()
         app.router.add_post("/v1/weights", self._weights)
         app.router.add_get("/health", self._health)
@@ -48,7 +51,6 @@ class FakeServer:
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True)
         await site.start()
-        self.port = self._runner.addresses[0][1]
 
     async def stop(self) -> None:
         """Close every connection and stop listening."""

@@ -6,11 +6,15 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fixtures.ports import free_port
 
-from prl.client.http import HttpEngineClient
+from prl.client.http import HttpEngineClient, wished_pause
 from prl.contracts import EngineClient
 from prl.types import (
     ConfigError,
@@ -194,6 +198,46 @@ async def test_dropped_connections_and_503_are_tried_again_under_one_key(fake: A
     assert len(fake.requests) == 4
 
 
+@pytest.mark.parametrize("status", [408, 429, 503, 529])
+async def test_a_server_that_says_when_to_try_again_is_left_alone_until_then(
+    fake: Any, connect: Connect, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """A teacher's rate limit is asked again after a quarter of a second, six times, and every rollout breaks."""
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    fake.replies = [(status, b"", {"Retry-After": "7"}), (status, b""), (200, ANSWER)]
+    monkeypatch.setattr("prl.client.http.asyncio", SimpleNamespace(**vars(asyncio) | {"sleep": sleep}))
+    await connect(fake.url, ask_again=None).generate(REQUEST)
+    assert slept[0] == 7.0
+    assert slept[1] < 0.01, "what one answer asked for is no rule for the next"
+
+
+@pytest.mark.parametrize(
+    ("header", "least", "most"),
+    [
+        (None, 0, 0),
+        ("", 0, 0),
+        ("3", 3, 3),
+        ("3600", 60, 60),
+        ("-5", 0, 0),
+        ("soon", 0, 0),
+        ("nan", 0, 0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Wed, 99 Oct 2015 07:28:00 GMT", 0, 0),
+    ],
+)
+def test_a_wish_is_a_number_or_a_date_and_bounded(header: str | None, least: float, most: float) -> None:
+    assert least <= wished_pause(header) <= most
+
+
+def test_a_wish_may_be_a_date() -> None:
+    soon = format_datetime(datetime.now(UTC) + timedelta(seconds=40), usegmt=True)
+    assert 20 <= wished_pause(soon) <= 40
+
+
 async def test_it_gives_up_with_the_address_and_the_next_step(fake: Any, connect: Connect, unused_url: str) -> None:
     with pytest.raises(EngineUnavailableError, match="3 tries") as caught:
         await connect(unused_url, retries=2).generate(REQUEST)
@@ -207,11 +251,7 @@ async def test_it_gives_up_with_the_address_and_the_next_step(fake: Any, connect
 
 @pytest.fixture
 def unused_url() -> str:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+    return f"http://127.0.0.1:{free_port()}"
 
 
 async def test_the_timeout_of_a_request_is_not_that_of_a_load(connect: Connect) -> None:

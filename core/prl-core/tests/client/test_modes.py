@@ -12,6 +12,7 @@ import pytest
 from prl.client.modes import ChatModeOptions, RendererModeOptions, create_chat_mode, create_renderer_mode
 from prl.contracts import ChatSession, ClientMode
 from prl.types import (
+    AlignmentError,
     ConfigError,
     EncodedIds,
     GenerateChoice,
@@ -22,7 +23,6 @@ from prl.types import (
     ParsedResponse,
     PromptTooLongError,
     RenderedTokens,
-    RenderError,
     RequestAbortedError,
     SamplingParams,
 )
@@ -52,6 +52,7 @@ async def test_a_renderer_session_extends_its_own_ids(renderer: Any, scripted: A
     assert first.prompt_ids == [*ids("hi"), S]
     assert first.completion_ids == [*map(ord, "yo"), E]
     assert second.prompt_ids == [*first.prompt_ids, *first.completion_ids, *ids("go"), S]
+    assert second.prompt_ids.shares(first.prompt_ids), "a turn of a long rollout must not copy all that came before"
     assert (first.weight_version, second.weight_version) == (3, 4)
     assert (first.temperature, first.finish_reason, first.logprobs) == (0.7, "stop", [-0.5] * 3)
     assert first.parsed == ParsedResponse("yo")
@@ -105,7 +106,7 @@ async def test_a_bridge_that_changes_what_was_sampled_is_caught(
     session = create_renderer_mode(engine, renderer).session(model="m")
     await session.turn([HI], SAMPLING)
     monkeypatch.setattr(renderer, "bridge_to_next_turn", lambda *a, **k: RenderedTokens([5, 6], None))
-    with pytest.raises(RenderError, match="does not begin"):
+    with pytest.raises(AlignmentError, match="does not begin"):
         await session.turn([GO], SAMPLING)
     assert len(engine.generated) == 1
 
@@ -256,6 +257,22 @@ async def test_a_chat_answer_without_exact_ids_is_refused(scripted: Any, answer:
 async def test_an_aborted_chat_answer_is_never_used(scripted: Any) -> None:
     with pytest.raises(RequestAbortedError):
         await create_chat_mode(scripted(chatted("yo", finish_reason="abort"))).session(model="m").turn([HI], SAMPLING)
+
+
+@pytest.mark.parametrize("reason", ["error", "content_filter", "function_call"])
+async def test_a_chat_answer_that_broke_off_is_no_finished_turn(scripted: Any, reason: str) -> None:
+    """A turn that the server broke off, or filtered, was trained as one that the model had ended so."""
+    session = create_chat_mode(scripted(chatted("yo", finish_reason=reason))).session(model="m")
+    with pytest.raises(MalformedResponseError, match=f"finish_reason is '{reason}'"):
+        await session.turn([HI], SAMPLING)
+    assert session.messages == []
+
+
+async def test_routing_of_a_chat_answer_is_kept(scripted: Any) -> None:
+    """The trainer replays the sampler's experts: a mode that drops them trains other experts, and says nothing."""
+    engine = scripted(chatted("yo", routed_experts=[[[1]], [[2]], [[3]]]))
+    turn = await create_chat_mode(engine).session(model="m").turn([HI], SAMPLING)
+    assert turn.routed_experts == [[[1]], [[2]], [[3]]]
 
 
 async def test_a_server_of_fixed_weights_may_have_its_version_set(scripted: Any) -> None:

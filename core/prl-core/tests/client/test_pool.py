@@ -14,6 +14,7 @@ from prl.client import EnginePool, FixedAddresses, HttpEngineClient, PoolSetting
 from prl.client.pool import HttpConnect
 from prl.contracts import EngineClient, RoutedEngine, TokenChatClient
 from prl.types import (
+    UNPUBLISHED,
     ConfigError,
     EngineError,
     EngineUnavailableError,
@@ -283,16 +284,19 @@ async def test_an_engine_that_died_is_left_out_and_comes_back_with_the_current_w
     assert engines[0].requests, "it works again"
 
 
+@pytest.mark.parametrize("version", [4, 0])
 async def test_an_engine_restarted_between_two_health_checks_is_found_out_by_its_answer(
-    servers: Servers, pool_of: Pools
+    servers: Servers, pool_of: Pools, version: int
 ) -> None:
+    """Also before the first step: the model that it was started with is not the weights that the run begins with."""
     [engine] = await servers(1)
     pool = pool_of([engine], health_interval=60.0)
-    await pool.load_weights("/w/4", 4)
-    engine.version = 0  # as a new process would
-    assert (await pool.generate(REQUEST)).weight_version == 4
-    assert engine.loads == [4, 4]
-    assert len(engine.requests) == 2, "the answer of the other weights was thrown away"
+    await pool.load_weights("/w/published", version)
+    engine.version = UNPUBLISHED  # as a new process would
+    assert (await pool.generate(REQUEST)).weight_version == version
+    assert engine.loads == [version, version]
+    first, second = (body["request_id"] for body in engine.requests)
+    assert first != second, "the answer of the other weights was thrown away; under its key the engine would repeat it"
 
 
 async def test_what_began_before_an_engine_came_back_does_not_take_it_out_again(

@@ -104,6 +104,7 @@ async def test_the_second_prompt_is_the_first_and_its_answer_verbatim(scripted: 
     ]
     third = await session.turn([GO], SAMPLING)
     assert third.prompt_ids[: len(second.prompt_ids) + 3] == [*second.prompt_ids, *said("ok")]
+    assert third.prompt_ids.shares(first.prompt_ids), "a long rollout must not hold all its prompts one by one"
     assert third.weight_version == 5
     body = server.asked[2][1]
     assert [message["role"] for message in body["messages"]] == ["user", "assistant", "user", "assistant", "user"]

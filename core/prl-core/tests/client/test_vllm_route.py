@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +32,23 @@ def answer(**changes: Any) -> dict[str, Any]:
     return {"request_id": "r", "output_mode": "tokens", "choices": [choice], "prompt_logprobs": None, "usage": usage}
 
 
+def as_array_file(rows: list[list[list[int]]], kind: str = "<i2", code: str = "h") -> str:
+    """Return what numpy.save writes of the rows, as base64."""
+    shape = (len(rows), len(rows[0]), len(rows[0][0]))
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}"
+    text = header.ljust(117) + "\n"
+    data = array(code, [expert for row in rows for layer in row for expert in layer]).tobytes()
+    return base64.b64encode(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode() + data).decode()
+
+
+def test_the_array_file_of_these_tests_is_numpys() -> None:
+    written = (
+        "k05VTVBZAQB2AHsnZGVzY3InOiAnPGkyJywgJ2ZvcnRyYW5fb3JkZXInOiBGYWxzZSwgJ3NoYXBlJzogKDMsIDEsIDIpLCB9ICAg"
+        "ICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgICAgIAoBAAIAAwAAAAIAAQA="
+    )
+    assert as_array_file([[[1, 2]], [[3, 0]], [[2, 1]]]) == written
+
+
 def request(**changes: Any) -> GenerateRequest:
     return GenerateRequest(model="m", prompt_token_ids=[1, 2], **changes)
 
@@ -45,7 +64,7 @@ async def test_both_shapes_of_log_probabilities_are_read(fake: Any, vllm: HttpEn
     response = await vllm.generate(request())
     [choice] = response.choices
     assert (choice.token_ids, choice.logprobs, choice.finish_reason) == ([7, 8], [-0.5, -1.5], "stop")
-    assert (response.weight_version, response.prompt_token_ids) == (0, [1, 2])
+    assert (response.weight_version, response.prompt_token_ids) == (-1, [1, 2])
     assert response.usage == {"prompt_tokens": 2, "total_tokens": 4, "completion_tokens": 2}
 
 
@@ -128,6 +147,25 @@ async def test_an_inconsistent_answer_is_an_error_never_filled_in(
 ) -> None:
     fake.replies = [(200, answer(**changes))]
     with pytest.raises(MalformedResponseError, match=message):
+        await vllm.generate(request(sampling=SamplingParams(max_tokens=2)))
+
+
+async def test_routing_comes_as_rows_in_whatever_form_it_is_sent(fake: Any, vllm: HttpEngineClient) -> None:
+    """vLLM sends an array file as text; its letters were taken for rows, and no rollout of the model could be used."""
+    rows = [[[1, 2]], [[3, 0]], [[2, 1]]]
+    asked = request(sampling=SamplingParams(max_tokens=2))
+    for sent in (as_array_file(rows), rows):
+        fake.replies = [(200, answer(routed_experts=sent))]
+        assert (await vllm.generate(asked)).choices[0].routed_experts == rows
+    wide = as_array_file([[[70_000]]], "<i4", "i")
+    fake.replies = [(200, answer(routed_experts=wide))]
+    assert (await vllm.generate(asked)).choices[0].routed_experts == [[[70_000]]]
+
+
+@pytest.mark.parametrize("sent", ["no base64", "AAAA", {"data": "x"}, 3])
+async def test_routing_that_nobody_can_read_is_refused(fake: Any, vllm: HttpEngineClient, sent: Any) -> None:
+    fake.replies = [(200, answer(routed_experts=sent))]
+    with pytest.raises(MalformedResponseError, match=r"choices\[0\].routed_experts is"):
         await vllm.generate(request(sampling=SamplingParams(max_tokens=2)))
 
 

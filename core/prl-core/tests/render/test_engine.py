@@ -114,9 +114,16 @@ def test_error_policy_names_the_message_and_the_token() -> None:
         ({"role": "user", "content": 3}, "content of type int"),
         ({"role": "user", "content": [{"type": "audio"}]}, "content part 0"),
         ({"role": "user", "content": [{"type": "image", "image": "a.png"}]}, "cannot place"),
+        ({"role": "user", "content": [{"type": "tool_result", "content": "x"}]}, "content part 0"),
+        ({"role": "user", "content": [{"type": "thinking", "thinking": "x"}]}, "a part of reasoning"),
+        ({"role": "user", "content": [{"type": "text", "text": None, "image": None}]}, "content part 0"),
+        ({"role": "user", "content": "a\ud83e"}, "half of a surrogate pair .U.D83E"),
+        ({"role": "user", "content": "</s>\udd89"}, "half of a surrogate pair .U.DD89"),
         ({"role": "assistant", "reasoning": "a", "reasoning_content": "b"}, "different reasoning"),
+        ({"role": "assistant", "reasoning": "a", "content": [{"type": "thinking", "thinking": "b"}]}, "different"),
         ({"role": "assistant", "reasoning": 1}, "not text"),
         ({"role": "assistant", "tool_calls": [{}]}, "without a function name"),
+        ({"role": "assistant", "content": None, "function_call": {"name": "f"}}, "form before tool_calls"),
         ({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": [1]}}]}, "of type list"),
         ({"role": "forbidden"}, "is forbidden"),
     ],
@@ -127,6 +134,29 @@ def test_bad_messages_are_named_by_index(message: Any, problem: str) -> None:
         renderer().render([{"role": "user", "content": "ok"}, message])
     assert caught.value.where == "messages[1]"
     assert caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"reasoning_content": "r", "content": [{"type": "text", "text": "a", "image": None, "image_url": None}]},
+        {"reasoning_content": "r", "content": [{"text": "a", "type": None}]},
+        {"reasoning_content": "r", "content": [{"type": "output_text", "text": "a"}]},
+        {"content": [{"type": "thinking", "thinking": "r"}, {"type": "text", "text": "a"}]},
+        {"content": [{"type": "reasoning", "text": "r"}, {"type": "text", "text": "a", "thinking": None}]},
+        {"reasoning_content": "", "reasoning": "r", "content": "a"},
+    ],
+)
+def test_messages_are_read_as_data_sets_and_servers_write_them(message: Any) -> None:
+    """Arrow gives each part the keys of all; servers send an empty field beside the filled one.
+
+    The text became an image, the reasoning a part of the answer, or the conversation was refused.
+    https://github.com/PrimeIntellect-ai/renderers/pull/46
+    """
+    question = {"role": "user", "content": "q"}
+    plain = {"role": "assistant", "reasoning_content": "r", "content": "a"}
+    ids = renderer().render_ids([question, plain])
+    assert renderer().render_ids([question, {"role": "assistant", **message}]) == ids
 
 
 def test_nothing_of_the_callers_is_changed() -> None:

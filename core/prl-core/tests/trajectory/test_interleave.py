@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prl.trajectory import interleave_rollout
-from prl.types import AlignmentError, BreakCause, Rollout, Turn
+from prl.types import AlignmentError, BreakCause, PromptIds, Rollout, Turn
 
 
-def turn(prompt: list[int], completion: list[int], **fields: Any) -> Turn:
+def turn(prompt: Sequence[int], completion: list[int], **fields: Any) -> Turn:
     """Return a turn whose log-probabilities are minus the token ids, so that a shift is seen."""
     defaults: dict[str, Any] = {
         "logprobs": [-float(token) for token in completion],
@@ -124,14 +125,17 @@ def test_routing_on_some_turns_only_is_an_error() -> None:
 ids = st.lists(st.integers(0, 3), min_size=1, max_size=4)
 
 
-@given(st.lists(st.tuples(st.integers(0, 6), ids, ids), min_size=1, max_size=7))
-def test_every_sampled_token_is_a_target_once_at_its_own_place(steps: list[tuple[int, list[int], list[int]]]) -> None:
+@given(st.lists(st.tuples(st.integers(0, 6), ids, ids), min_size=1, max_size=7), st.booleans())
+def test_every_sampled_token_is_a_target_once_at_its_own_place(
+    steps: list[tuple[int, list[int], list[int]]], shares: bool
+) -> None:
     """Whatever branches a rollout takes, each turn's completion lies behind its own prompt, and nothing is lost."""
     turns: list[Turn] = []
     for choice, new_prompt, completion in steps:
         base = turns[choice % len(turns)] if turns and choice else None
-        history = base.prompt_ids + base.completion_ids if base else []
-        turns.append(turn(history + new_prompt, completion))
+        history = PromptIds(base.prompt_ids).extended(base.completion_ids) if base else PromptIds()
+        prompt = history.extended(new_prompt)
+        turns.append(turn(prompt if shares else list(prompt), completion))
     result = interleave_rollout(rollout(*turns))
     assert sorted(number for numbers in result.turns for number in numbers) == list(range(len(turns)))
     assert len(result.breaks) == len(result.samples) - 1
@@ -141,6 +145,6 @@ def test_every_sampled_token_is_a_target_once_at_its_own_place(steps: list[tuple
         expected = [False] * len(whole)
         for number in numbers:
             prompt, completion = turns[number].prompt_ids, turns[number].completion_ids
-            assert whole[: len(prompt) + len(completion)] == prompt + completion
+            assert whole[: len(prompt) + len(completion)] == [*prompt, *completion]
             expected[len(prompt) : len(prompt) + len(completion)] = [True] * len(completion)
         assert mask == expected

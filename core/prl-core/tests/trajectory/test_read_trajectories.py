@@ -191,11 +191,11 @@ def test_the_errors_own_kind_survives_getting_its_line() -> None:
 def test_a_run_folders_steps_are_read_in_order(tmp_path: Path) -> None:
     folder = tmp_path / "rollouts"
     folder.mkdir()
-    for step in (10, 2):
+    for step in (10, 2, 1_000_000, 999_999):
         line = json.dumps({"id": f"step {step}", "messages": [USER, ANSWER]})
         (folder / f"step_{step:06d}.jsonl").write_text(line + "\n")
     found = [one.name for one in read_trajectories(str(tmp_path)) if isinstance(one, RecordedTrajectory)]
-    assert found == ["step 2", "step 10"]
+    assert found == ["step 2", "step 10", "step 999999", "step 1000000"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match="holds no rollouts"):
         list(read_trajectories(str(tmp_path / "empty")))

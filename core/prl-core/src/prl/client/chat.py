@@ -15,16 +15,19 @@ from prl.types import (
     Message,
     ParsedResponse,
     ParsedToolCall,
-    RequestAbortedError,
     SamplingParams,
     ToolSpec,
     Turn,
+    next_prompt,
 )
 
 from . import wire
+from .experts import read_routing
 from .session import check_single, turn_seed
 
 ROUTE = "/v1/chat/completions"
+CALLED = "tool_calls"
+"""How servers say that a turn with calls ended by itself."""
 
 
 class _Entry(msgspec.Struct):
@@ -61,6 +64,7 @@ class ChatChoice(msgspec.Struct):
     finish_reason: str
     token_ids: list[int] | None = None
     logprobs: _Logprobs | None = None
+    routed_experts: Any = None
 
 
 class ChatAnswer(msgspec.Struct):
@@ -135,8 +139,8 @@ class ChatModeSession:
         if len(answer.choices) != 1:
             raise wire.malformed(f"one completion was asked for, {len(answer.choices)} came", ROUTE)
         choice = answer.choices[0]
-        if choice.finish_reason == "abort":
-            raise RequestAbortedError("the engine aborted the request", where=ROUTE, next_step="send it again")
+        finish = "stop" if choice.finish_reason == CALLED else choice.finish_reason
+        wire.check_finish(finish, len(choice.token_ids or ()), "choices[0]", ROUTE)
         if answer.prompt_token_ids is None or choice.token_ids is None:
             raise MalformedResponseError(
                 "the answer names no token ids",
@@ -147,15 +151,17 @@ class ChatModeSession:
         logprobs = [entry.logprob for entry in entries or ()]
         wire.check_tokens(choice.token_ids, logprobs, "choices[0]", ROUTE)
         parsed = self._parsed(choice, answer.prompt_token_ids)
+        before = ((), ()) if self._last is None else (self._last.prompt_ids, self._last.completion_ids)
         return Turn(
-            prompt_ids=answer.prompt_token_ids,
+            prompt_ids=next_prompt(answer.prompt_token_ids, *before),
             completion_ids=choice.token_ids,
             logprobs=logprobs,
-            finish_reason="length" if choice.finish_reason == "length" else "stop",
+            finish_reason=finish,
             weight_version=self._weight_version(answer),
             message=said_message(choice.message),
             parsed=parsed,
             temperature=temperature,
+            routed_experts=read_routing(choice.routed_experts, "choices[0]", ROUTE),
         )
 
     def _parsed(self, choice: ChatChoice, prompt_ids: Sequence[int]) -> ParsedResponse:

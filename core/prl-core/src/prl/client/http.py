@@ -8,6 +8,8 @@ import random
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from time import time
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -30,8 +32,8 @@ from .routes import GenerateRoute, PrlRoute, with_room
 
 RANK_HEADER = "X-data-parallel-rank"
 LOAD, OFFER, RECEIVE = "/v1/weights", "/v1/weights/offer", "/v1/weights/receive"
-TRANSIENT = frozenset({429, 502, 503, 504})
 LONGEST_PAUSE = 10.0  # seconds
+LONGEST_WISH = 60.0  # seconds; a server that asks for more is asked again, and may say it again
 HEALTH_SECONDS = 10.0
 LOAD_SECONDS = 1800.0  # a load waits for what runs, and reads many gigabytes: `timeout` is not meant for it
 OFFER_SECONDS = 30.0  # an engine only compares names and shapes
@@ -41,8 +43,9 @@ KEEP_ALIVE = 4.0  # seconds; less than the 5 of uvicorn, which vLLM keeps too: t
 class HttpEngineClient:
     """Speaks to one engine at `base_url` ("http://host:port").
 
-    A failed connection, 429, 502, 503 and 504 are tried again, `retries` times, after pauses that double from `backoff`
-    seconds; every try carries the same `request_id`, so that a finished answer is repeated rather than sampled again.
+    A failed connection, 429, 502, 503, 504 and the like are tried again, `retries` times, after pauses that double from
+    `backoff` seconds, or as long as the server's `Retry-After` asks for; every try carries the same `request_id`, so
+    that a finished answer is repeated rather than sampled again.
     `timeout` (seconds) bounds one try; None waits as long as the engine takes. An answer may be lost on a connection
     that stays open: after each `ask_again` seconds of silence a generate request is sent once more, beside the one that
     waits, where the route carries its key; the engine joins the two. `headers` go with every request (trace
@@ -148,7 +151,7 @@ class HttpEngineClient:
         """Whether the engine answers and is ready; never raises, never retries."""
         try:
             async with asyncio.timeout(self._health_timeout):
-                status, _ = await self._once("GET", "/health", None, {})
+                status, _, _ = await self._once("GET", "/health", None, {})
         except (self._aiohttp.ClientError, OSError, TimeoutError):
             return False
         return status == 200
@@ -198,11 +201,13 @@ class HttpEngineClient:
     ) -> bytes:
         """Return the body of a 200 answer, trying again what may pass."""
         failure: EngineError
+        wish: str | None = None
         for attempt in range((self._retries if retries is None else retries) + 1):
             if attempt:
-                await asyncio.sleep(retry_pause(self._backoff, attempt))
+                await asyncio.sleep(max(retry_pause(self._backoff, attempt), wished_pause(wish)))
+            wish = None
             try:
-                status, answer = await self._once(method, path, body, headers or {}, timeout)
+                status, answer, wish = await self._once(method, path, body, headers or {}, timeout)
             except (self._aiohttp.ClientError, OSError, TimeoutError) as error:
                 failure = self._unreached(path, error, attempt + 1, timeout or self._timeout)
                 failure.__cause__ = error
@@ -210,17 +215,18 @@ class HttpEngineClient:
             if status == 200:
                 return answer
             failure = wire.decode_error(status, answer, self._where(path))
-            if status not in TRANSIENT:
+            if status not in wire.TRANSIENT:
                 break
         raise failure
 
     async def _once(
         self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout: Any = None
-    ) -> tuple[int, bytes]:
+    ) -> tuple[int, bytes, str | None]:
+        """Send once; return status, body and what the server says of when to try again."""
         async with self._session().request(
             method, self.base_url + path, data=body, headers=headers, timeout=timeout or self._timeout
         ) as response:
-            return response.status, await response.read()
+            return response.status, await response.read(), response.headers.get("Retry-After")
 
     def _session(self) -> Any:
         """Return this event loop's session: connections belong to the loop that opened them."""
@@ -269,6 +275,16 @@ def _rank(rank: int | None) -> dict[str, str]:
 def retry_pause(backoff: float, attempt: int) -> float:
     """Return seconds to wait: doubling, with jitter so that many clients do not return at once."""
     return float(min(LONGEST_PAUSE, backoff * 2 ** (attempt - 1)) * random.uniform(0.5, 1.0))
+
+
+def wished_pause(header: str | None) -> float:
+    """Return seconds to wait as a `Retry-After` has them, a number or a date; 0.0 where it says nothing usable."""
+    text = (header or "").strip()
+    try:
+        seconds = float(text) if text.isascii() and text.isdigit() else parsedate_to_datetime(text).timestamp() - time()
+    except ValueError:
+        return 0.0
+    return min(max(seconds, 0.0), LONGEST_WISH)
 
 
 def import_aiohttp() -> Any:

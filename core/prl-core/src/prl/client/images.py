@@ -101,7 +101,7 @@ def _kind(part: Any) -> str:
     if not isinstance(part, Mapping):
         return ""
     named = part.get("type")
-    return str(named) if named else next((name for name in (*_KINDS, *_VIDEOS) if name in part), "")
+    return str(named) if named else next((name for name in (*_KINDS, *_VIDEOS) if part.get(name) is not None), "")
 
 
 def _source(part: Mapping[str, Any], where: str) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from prl.types import ConfigError, GenerateRequest, GenerateResponse, PromptTooLongError, close_names
+from prl.types import (
+    UNPUBLISHED,
+    ConfigError,
+    GenerateRequest,
+    GenerateResponse,
+    PromptTooLongError,
+    close_names,
+)
 
 from . import vllm_wire, wire
 
@@ -47,15 +54,15 @@ class PrlRoute:
 class VllmRoute:
     """`POST /inference/v1/generate` of an unmodified vLLM (`--enable-scale-out` from vLLM 0.30 on).
 
-    It has no idempotency key and does not say which weights it holds: answers carry `weight_version`, unless vLLM
-    labels its tokens with a number of its own.
+    It has no idempotency key and does not say which weights it holds: answers carry `weight_version`, that of weights
+    which nobody published, unless vLLM labels its tokens with a number of its own.
     """
 
     path = "/inference/v1/generate"
     needs_max_tokens = True
     joins_retries = False
 
-    def __init__(self, weight_version: int = 0) -> None:
+    def __init__(self, weight_version: int = UNPUBLISHED) -> None:
         self.weight_version = weight_version
 
     def encode(self, request: GenerateRequest) -> bytes:

@@ -55,12 +55,14 @@ def resolve_client_mode(
             "a vision-language model cannot be served through the renderer mode",
             where="client_mode (or use_renderer) and the model",
             next_step='set client_mode = "chat" or "token", where the server prepares the images',
+            keys=[("client_mode",)],
         )
     if renderer_options and mode in WITHOUT_RENDERER:
         raise ConfigError(
             f"renderer options ({', '.join(sorted(renderer_options))}) are set, but the {mode!r} mode uses no renderer",
             where="[renderer_options]",
             next_step='set client_mode = "renderer", or remove the renderer options',
+            keys=[("renderer_options",)],
         )
     return mode
 
@@ -84,6 +86,7 @@ def _of_teacher(client_mode: str | None, switched: str | None) -> str:
             f"rollouts come from an external teacher, and the {asked!r} mode was asked for",
             where="[teacher.rollouts], and client_mode or the switches use_renderer and use_token_client",
             next_step="remove the client mode: a teacher is always asked in the chat mode",
+            keys=[("teacher", "rollouts")],
         )
     return CHAT
 
@@ -94,6 +97,7 @@ def _from_switches(use_renderer: bool | None, use_token_client: bool | None) -> 
             "use_renderer and use_token_client are both true",
             where="the client settings",
             next_step='choose one: client_mode = "renderer" or client_mode = "token"',
+            keys=[("use_renderer",), ("use_token_client",)],
         )
     if use_renderer is None and use_token_client is None:
         return None
@@ -108,5 +112,6 @@ def _named(client_mode: str | None, switched: str | None) -> str:
             f"client_mode = {client_mode!r}, but use_renderer and use_token_client mean {switched!r}",
             where="the client settings",
             next_step="keep client_mode and remove the two older switches",
+            keys=[("client_mode",)],
         )
     return client_mode or switched or RENDERER

@@ -10,14 +10,14 @@ from dataclasses import replace
 import msgspec
 
 from prl.contracts import EngineClient, Renderer
+from prl.render import proven_bridge
 from prl.types import (
     ConfigError,
     EncodedIds,
     GenerateRequest,
     Message,
     ParsedResponse,
-    RenderedTokens,
-    RenderError,
+    PromptIds,
     SamplingParams,
     ToolSpec,
     Turn,
@@ -51,7 +51,7 @@ class RendererSession:
         self._priority = priority
         self._thread_above = thread_above
         self._stop_ids = renderer.get_stop_token_ids()
-        self._prompt: list[int] = []
+        self._prompt = PromptIds()
         self._text = b"[]"
         self._completion: list[int] | None = None
         self._turns = 0
@@ -94,13 +94,13 @@ class RendererSession:
             routed_experts=choice.routed_experts,
         )
 
-    def _as_json(self, prompt: list[int], kept: int) -> bytes:
+    def _as_json(self, prompt: PromptIds, kept: int) -> bytes:
         """Return the prompt as JSON: the last one's text goes on where its `kept` ids do."""
         if not kept or kept == len(prompt):
-            return msgspec.json.encode(prompt)
+            return msgspec.json.encode(prompt[:])
         return b"".join((memoryview(self._text)[:-1], b",", memoryview(msgspec.json.encode(prompt[kept:]))[1:]))
 
-    async def _prompt_ids(self, new: list[Message]) -> tuple[list[int], int]:
+    async def _prompt_ids(self, new: list[Message]) -> tuple[PromptIds, int]:
         """Render; return the ids and how many of them are the last prompt.
 
         It leaves the event loop where there is much to encode, so that other rollouts need not wait for it.
@@ -110,30 +110,22 @@ class RendererSession:
             return await asyncio.to_thread(self._render, new)
         return self._render(new)
 
-    async def _parse(self, completion: list[int], prompt: list[int]) -> ParsedResponse:
+    async def _parse(self, completion: list[int], prompt: PromptIds) -> ParsedResponse:
         parse = self._renderer.parse_response
         if len(completion) * CHARACTERS_PER_TOKEN > self._thread_above:
             return await asyncio.to_thread(parse, completion, tools=self._tools, prompt_ids=prompt)
         return parse(completion, tools=self._tools, prompt_ids=prompt)
 
-    def _render(self, new: list[Message]) -> tuple[list[int], int]:
+    def _render(self, new: list[Message]) -> tuple[PromptIds, int]:
         if self._completion is not None:
-            bridged = self._renderer.bridge_to_next_turn(
-                self._prompt, self._completion, new, tools=self._tools, history=self.messages
+            bridged = proven_bridge(
+                self._renderer, self._prompt, self._completion, new, tools=self._tools, history=self.messages
             )
             if bridged is not None:
-                return self._proven(bridged), len(self._prompt)
+                return bridged, len(self._prompt)
         # a full render need not extend what was sampled: it then shows as a break, and starts a new training sample
-        return self._renderer.render_ids([*self.messages, *new], tools=self._tools, add_generation_prompt=True), 0
-
-    def _proven(self, bridged: RenderedTokens) -> list[int]:
-        if self._completion is None or not bridged.begins_with(self._prompt, self._completion):
-            raise RenderError(
-                "the bridged prompt does not begin with the ids that were sent and sampled",
-                where=f"bridge_to_next_turn of renderer {self._renderer.name!r}, turn {self._turns}",
-                next_step="report this to the renderer's author: `prl plugins check` shows it",
-            )
-        return bridged.token_ids
+        rendered = self._renderer.render_ids([*self.messages, *new], tools=self._tools, add_generation_prompt=True)
+        return PromptIds(rendered), 0
 
 
 def check_single(sampling: SamplingParams) -> None:

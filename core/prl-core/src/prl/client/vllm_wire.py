@@ -14,6 +14,7 @@ import msgspec
 from prl.types import GenerateChoice, GenerateRequest, GenerateResponse
 
 from . import wire
+from .experts import read_routing
 
 TOKEN_PREFIX = "token_id:"
 
@@ -98,7 +99,7 @@ def decode_generate(body: bytes, request: GenerateRequest, where: str, weight_ve
     return GenerateResponse(
         choices=tuple(_checked(choice, f"choices[{index}]", where) for index, choice in enumerate(answer.choices)),
         weight_version=min((version for version in versions if version is not None), default=weight_version),
-        prompt_token_ids=wire.prompt_ids(request),
+        prompt_token_ids=request.prompt_token_ids,
         prompt_logprobs=wire.check_prompt(_prompt_logprobs(answer.prompt_logprobs, request, where), request, where),
         usage=wire.counts(answer.usage),
         request_id=answer.request_id,
@@ -121,7 +122,7 @@ def _checked(choice: _Choice, name: str, where: str) -> GenerateChoice:
         token_ids=choice.token_ids,
         logprobs=logprobs,
         finish_reason=str(choice.finish_reason),
-        routed_experts=choice.routed_experts,
+        routed_experts=read_routing(choice.routed_experts, name, where),
     )
 
 

@@ -27,6 +27,8 @@ from prl.types import (
 SENTINEL = -9999.0  # what some engines write where they have no log-probability
 ROUNDING = 1e-3  # a log-probability may exceed 0 by so much, from rounding in half precision
 FINISH_REASONS = frozenset({"stop", "length", "abort"})
+TRANSIENT = frozenset({408, 429, 502, 503, 504, 520, 521, 522, 523, 524, 529})
+"""Statuses of a server, or of a proxy before it, that has no time or is not there: the same may succeed later."""
 TOO_LONG = ("maximum context length", "maximum model length")  # what servers without a code for it say
 
 
@@ -87,7 +89,7 @@ def decode_generate(body: bytes, request: GenerateRequest, where: str) -> Genera
     return GenerateResponse(
         choices=choices,
         weight_version=answer.weight_version,
-        prompt_token_ids=prompt_ids(request),
+        prompt_token_ids=request.prompt_token_ids,
         prompt_logprobs=check_prompt(answer.prompt_logprobs, request, where),
         usage=counts(answer.usage),
         request_id=answer.request_id,
@@ -105,12 +107,6 @@ def _other_prompt(said: msgspec.Raw, request: GenerateRequest, where: str) -> li
         raise malformed(f"the answer's prompt_token_ids are not ids: {error}", where) from error
 
 
-def prompt_ids(request: GenerateRequest) -> list[int]:
-    """Return the prompt as a list; the caller's own where it is one, since nobody changes it."""
-    ids = request.prompt_token_ids
-    return ids if isinstance(ids, list) else list(ids)
-
-
 def counts(usage: Mapping[str, Any] | None) -> dict[str, int]:
     """Return the token counts of an answer; servers put other things beside them."""
     return {name: count for name, count in (usage or {}).items() if isinstance(count, int)}
@@ -120,7 +116,7 @@ def check_request(completions: int, prompt: list[int] | None, request: GenerateR
     """Raise `MalformedResponseError` unless the answer has the completions that were asked for, of the prompt sent."""
     if completions != request.sampling.n:
         raise malformed(f"{request.sampling.n} completions were asked for, {completions} came", where)
-    if prompt is not None and prompt != prompt_ids(request):
+    if prompt is not None and prompt != list(request.prompt_token_ids):
         raise malformed("the answer is for other prompt ids than were sent", where)
 
 
@@ -217,7 +213,7 @@ _NEXT = {404: "this server lacks the route or the model: use a prl engine (`prl 
 
 
 def _by_status(status: int, what: str) -> type[EngineError]:
-    if status in (429, 502, 503, 504):
+    if status in TRANSIENT:
         return EngineUnavailableError
     if status == 400 and any(words in what for words in TOO_LONG):
         return PromptTooLongError

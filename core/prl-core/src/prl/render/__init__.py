@@ -4,6 +4,7 @@ from .conversation import Conversation, MessageView, Part, SampledTurn, bad_mess
 from .format import ChatFormat
 from .json_text import write_json
 from .options import RendererOptions
+from .proof import proven_bridge
 from .renderer import ChatRenderer
 from .writer import Writer
 
@@ -19,5 +20,6 @@ __all__ = [
     "bad_message",
     "dump_json",
     "mapping_arguments",
+    "proven_bridge",
     "write_json",
 ]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prl.contracts import StreamParser
 from prl.parse import Grammar, ReasoningState
-from prl.types import NO_MESSAGE, Kind, Message, ParsedResponse, RenderedTokens, Span, ToolSpec
+from prl.types import NO_MESSAGE, Kind, Message, ParsedResponse, RenderedTokens, RenderError, Span, ToolSpec
 
 _SCAFFOLD, _SAMPLED = Kind.SCAFFOLD, Kind.SAMPLED
 
@@ -67,7 +67,10 @@ class BaseRenderer(ABC):
         tools: Sequence[ToolSpec] | None = None,
         history: Sequence[Message] | None = None,
     ) -> RenderedTokens | None:
-        """Extend a rollout verbatim by new messages, or None where the template would rewrite what came before."""
+        """Extend a rollout verbatim by new messages, or None where the template would rewrite what came before.
+
+        With `PromptIds` the cost of a turn does not depend on the rollout's length.
+        """
         start = len(prompt_ids)
         end = start + len(completion_ids)
         tail = self._bridge((prompt_ids, completion_ids), new_messages, tools, history, end)
@@ -76,22 +79,6 @@ class BaseRenderer(ABC):
         head = [Span(0, start, NO_MESSAGE, _SCAFFOLD), Span(start, end, NO_MESSAGE, _SAMPLED)]
         spans = [span for span in head if span.end > span.start] + tail.spans
         return RenderedTokens.extending(prompt_ids, completion_ids, tail.ids, spans, tail.roles)
-
-    def bridge_tail(
-        self,
-        prompt_ids: Sequence[int],
-        completion_ids: Sequence[int],
-        new_messages: Sequence[Message],
-        *,
-        tools: Sequence[ToolSpec] | None = None,
-        history: Sequence[Message] | None = None,
-    ) -> RenderedTokens | None:
-        """Return only what `bridge_to_next_turn` puts behind prompt and completion, None where it returns None.
-
-        For callers that keep a rollout's ids in one growing list: the cost of a turn does not depend on its length.
-        """
-        tail = self._bridge((prompt_ids, completion_ids), new_messages, tools, history, 0)
-        return None if tail is None else RenderedTokens(tail.ids, tail.spans, tail.roles)
 
     def render_ids(
         self,
@@ -111,6 +98,13 @@ class BaseRenderer(ABC):
         prompt_ids: Sequence[int] | None = None,
     ) -> ParsedResponse:
         """Read a completion; never raises on any id sequence. `prompt_ids` tell whether reasoning was open."""
+        given: Any = completion_ids
+        if given is None or isinstance(given, str):
+            raise RenderError(
+                f"the completion is a {type(given).__name__}, not token ids",
+                where="parse_response(completion_ids)",
+                next_step="give the ids that the engine sampled; a text is no record of them",
+            )
         parser = self.stream_parser(tools=tools, prompt_ids=prompt_ids)
         parser.feed(completion_ids)
         return parser.finish()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,11 +13,25 @@ from prl.types import Message, RenderError, ToolSpec
 
 REASONING_FIELDS = ("reasoning_content", "reasoning", "thinking")
 
+_KINDS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "thinking": "reasoning",
+    "reasoning": "reasoning",
+    "image": "image",
+    "image_url": "image",
+    "input_image": "image",
+    "video": "video",
+    "video_url": "video",
+}
+"""What a part's type says. A part without one is told by its first key that has a value."""
+
 _encode_json = json.JSONEncoder(ensure_ascii=False).encode
 
 
 class Part(NamedTuple):
-    """One part of a message's content: `kind` is "text", "image" or "video"."""
+    """One part of a message's content: `kind` is "text", "image", "video", or "reasoning" until a view is made."""
 
     kind: str
     text: str = ""
@@ -102,7 +116,26 @@ class Conversation:
 
 def view_messages(messages: Sequence[Message], *, start: int = 0) -> list[MessageView]:
     """Check and view the caller's messages; indices begin at `start`. Nothing is mutated."""
+    _refuse_other(messages, "messages", "give a list of messages, such as [{'role': 'user', 'content': 'Hi'}]")
     return [view_message(message, start + i) for i, message in enumerate(messages)]
+
+
+def view_tools(tools: Sequence[ToolSpec] | None) -> Sequence[ToolSpec] | None:
+    """Check the caller's tools; None where there are none. What is no tool would be written as if it were one."""
+    if not tools:
+        return None
+    advice = "give a list of tools, such as [{'type': 'function', 'function': {'name': ...}}]"
+    _refuse_other(tools, "tools", advice)
+    for index, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise RenderError(f"tool {index} is a {type(tool).__name__}", where=f"tools[{index}]", next_step=advice)
+    return tools
+
+
+def _refuse_other(values: Any, name: str, advice: str) -> None:
+    """Raise `RenderError` for what is no list, though some of it could be walked through like one."""
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise RenderError(f"{name} is a {type(values).__name__}, not a list", where=name, next_step=advice)
 
 
 def view_message(message: Mapping[str, Any], index: int) -> MessageView:
@@ -112,16 +145,21 @@ def view_message(message: Mapping[str, Any], index: int) -> MessageView:
         raise bad_message(index, "has no role", "give each message a `role` such as user, assistant, system or tool")
     content = message.get("content")
     parts: tuple[Part, ...] | None = None
+    thought: str | None = None
     if content is not None and not isinstance(content, str):
-        content, parts = _flatten(content, index)
+        content, parts, thought = _flatten(content, index)
     view = MessageView(index, role, content, parts)
     if role == "assistant":
-        view.reasoning = _reasoning(message, index)
+        view.reasoning = _reasoning(message, index, thought)
         calls = message.get("tool_calls")
         if calls:
             if type(calls) is not list and (not isinstance(calls, Sequence) or isinstance(calls, str)):
                 raise bad_message(index, f"has tool_calls of type {type(calls).__name__}", "send a list of calls")
             view.calls = tuple([_call(call, index, n) for n, call in enumerate(calls)])
+        elif message.get("function_call"):
+            raise bad_message(index, "has a function_call, the form before tool_calls", "send it as tool_calls")
+    elif thought is not None:
+        raise bad_message(index, f"is a {role} message with a part of reasoning", "only assistant messages reason")
     elif role == "tool":
         view.tool_call_id = message.get("tool_call_id")
     view.name = message.get("name")
@@ -179,16 +217,20 @@ def dump_json(value: Any, index: int = -1) -> str:
         ) from err
 
 
-def _flatten(content: Any, index: int) -> tuple[str | None, tuple[Part, ...] | None]:
+def _flatten(content: Any, index: int) -> tuple[str, tuple[Part, ...] | None, str | None]:
+    """Return the text of parts, the parts where there are media among them, and their reasoning."""
     if not isinstance(content, Sequence) or isinstance(content, bytes):
         raise bad_message(
             index,
             f"has content of type {type(content).__name__}",
             "send text, null, or a list of {'type': 'text', ...} parts",
         )
-    parts = tuple(_part(item, index, n) for n, item in enumerate(content))
+    found = [_part(item, index, n) for n, item in enumerate(content)]
+    parts = [part for part in found if part.kind != "reasoning"]
+    thoughts = [part.text for part in found if part.kind == "reasoning"]
     text = "".join(part.text for part in parts)
-    return text, (_join_text(parts) if any(part.kind != "text" for part in parts) else None)
+    has_media = any(part.kind != "text" for part in parts)
+    return text, _join_text(parts) if has_media else None, "".join(thoughts) if thoughts else None
 
 
 def _join_text(parts: Sequence[Part]) -> tuple[Part, ...]:
@@ -206,27 +248,32 @@ def _part(item: Any, index: int, n: int) -> Part:
     if isinstance(item, str):
         return Part("text", item)
     if isinstance(item, Mapping):
-        kind = item.get("type")
-        if kind in ("image", "image_url", "input_image") or "image" in item or "image_url" in item:
-            return Part("image")
-        if kind in ("video", "video_url") or "video" in item:
-            return Part("video")
-        text = item.get("text")
-        if isinstance(text, str):
-            return Part("text", text)
+        given = item.get("type")
+        is_known = isinstance(given, str) and given in _KINDS
+        key = str(given) if is_known else next((key for key in _KINDS if item.get(key) is not None), "")
+        kind = _KINDS.get(key, "")
+        if kind in ("image", "video"):
+            return Part(kind)
+        text = item.get("text") if item.get(key) is None else item[key]
+        if kind and isinstance(text, str):
+            return Part(kind, text)
     raise bad_message(
         index,
-        f"has a content part {n} that is neither text, image nor video",
+        f"has a content part {n} that is neither text, reasoning, image nor video",
         "send parts such as {'type': 'text', 'text': ...}; nothing is dropped silently",
     )
 
 
-def _reasoning(message: Mapping[str, Any], index: int) -> str | None:
+def _reasoning(message: Mapping[str, Any], index: int, thought: str | None) -> str | None:
+    """Return the reasoning, wherever it stands; an empty field says nothing beside a filled one."""
     found = {name: message[name] for name in REASONING_FIELDS if message.get(name) is not None}
+    if thought is not None:
+        found["content"] = thought
     for name, value in found.items():
         if not isinstance(value, str):
             raise bad_message(index, f"has `{name}` that is not text", "send reasoning as a string or null")
-    if len(found) > 1 and len(set(found.values())) > 1:
+    found = {name: value for name, value in found.items() if value} or found
+    if len(set(found.values())) > 1:
         raise bad_message(
             index,
             f"has different reasoning in {' and '.join(found)}",

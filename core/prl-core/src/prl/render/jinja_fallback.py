@@ -11,7 +11,7 @@ from pydantic import Field
 from prl.contracts import StreamParser
 from prl.parse import CompletionParser, Grammar, ReasoningState
 from prl.render.base import BaseRenderer, Tail
-from prl.render.conversation import MessageView, refuse_media, view_messages
+from prl.render.conversation import MessageView, refuse_media, view_messages, view_tools
 from prl.render.jinja.attribution import Segment, attribute, sentinel
 from prl.render.jinja.bridge import joint
 from prl.render.jinja.probe import probe_turns
@@ -105,6 +105,7 @@ class JinjaRenderer(BaseRenderer):
                 "there are no messages to render", where="messages", next_step="give at least one message"
             )
         refuse_media(self.name, views)
+        tools = view_tools(tools)
         text = self._text(views, tools, add_generation_prompt=add_generation_prompt)
         marked = self._text([_marked(view) for view in views], tools, add_generation_prompt=add_generation_prompt)
         roles = tuple(view.role for view in views)
@@ -131,7 +132,7 @@ class JinjaRenderer(BaseRenderer):
         keep_all = self.options.thinking_retention == "all"
         reasoned = any(marker in completion_ids or marker in prompt_ids for marker in self._grammar.reasoning_ids)
         codec = self._grammar.reasoning if reasoned and not keep_all else None
-        pair = joint(self._template, views, tools, self._shape, codec, keep_all=keep_all)
+        pair = joint(self._template, views, view_tools(tools), self._shape, codec, keep_all=keep_all)
         if pair is None:
             return None
         text, marked = pair

@@ -7,7 +7,14 @@ from collections.abc import Sequence
 from prl.contracts import StreamParser
 from prl.parse import Grammar, ReasoningState
 from prl.render.base import BaseRenderer, Tail
-from prl.render.conversation import Conversation, MessageView, SampledTurn, refuse_media, view_messages
+from prl.render.conversation import (
+    Conversation,
+    MessageView,
+    SampledTurn,
+    refuse_media,
+    view_messages,
+    view_tools,
+)
 from prl.render.format import ChatFormat
 from prl.render.runs import RunEncoder
 from prl.render.writer import Piece, Writer
@@ -63,7 +70,7 @@ class ChatRenderer(BaseRenderer):
         add_generation_prompt: bool = False,
     ) -> RenderedTokens:
         """Turn a conversation into ids and spans; raise `RenderError` naming the message index."""
-        conversation = Conversation(view_messages(messages), tools or None, has_prompt=add_generation_prompt)
+        conversation = Conversation(view_messages(messages), view_tools(tools), has_prompt=add_generation_prompt)
         if not conversation.messages:
             raise RenderError(
                 "there are no messages to render", where="messages", next_step="give at least one message"
@@ -101,7 +108,7 @@ class ChatRenderer(BaseRenderer):
         turn = SampledTurn(prompt_ids, completion_ids, stop_name, self._grammar)
         earlier = self._earlier(history)
         conversation = Conversation(
-            earlier + views, tools or None, len(earlier), is_bridge=True, sampled=turn, has_prompt=True
+            earlier + views, view_tools(tools), len(earlier), is_bridge=True, sampled=turn, has_prompt=True
         )
         refuse_media(self.name, conversation.messages, self.format.media)
         if self.format.rewrites_history(conversation) or not self.format.can_bridge(conversation, stop_name):

@@ -10,10 +10,11 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate, islice
 
+from prl.render.conversation import bad_message
 from prl.render.run_cache import Ids, RunCache
 from prl.render.writer import Piece
 from prl.tokenizer import Tokenizer
-from prl.types import Kind, Span
+from prl.types import NO_MESSAGE, Kind, Span, TokenizerError
 
 _MARKED = "\0"
 """Before the key of a text that spells control tokens: such ids are never given to a run with literal text."""
@@ -33,9 +34,17 @@ class RunEncoder:
         self._cache = RunCache()
 
     def assemble(self, pieces: Sequence[Piece], base: int = 0) -> tuple[Ids, list[Span]]:
-        """Return the pieces' ids, and their spans for ids that begin at token `base`."""
-        if not pieces:
-            return [], []
+        """Return the pieces' ids, and their spans for ids that begin at token `base`.
+
+        Text that the tokenizer cannot take is a `RenderError` that names its message.
+        """
+        try:
+            return self._assemble(pieces, base) if pieces else ([], [])
+        except TokenizerError as err:
+            _blame(pieces, err)
+            raise
+
+    def _assemble(self, pieces: Sequence[Piece], base: int) -> tuple[Ids, list[Span]]:
         # Columns of plain values: reading a field of a piece takes longer than all the rest of such a loop.
         controls, texts, owners, kinds, literals = zip(*pieces, strict=True)
         runs = _runs(controls, texts)
@@ -182,6 +191,18 @@ def _runs(controls: Sequence[int], texts: Sequence[str]) -> list[Run]:
     if start >= 0:
         runs.append((start, len(controls), text))
     return runs
+
+
+def _blame(pieces: Sequence[Piece], err: TokenizerError) -> None:
+    """Raise `RenderError` for the message whose text the tokenizer cannot take, if it is a message's."""
+    for _, text, owner, *_ in pieces:
+        try:
+            text.encode()
+        except UnicodeEncodeError as broken:
+            if owner != NO_MESSAGE:
+                half = f"half of a surrogate pair (U+{ord(text[broken.start]):04X})"
+                raise bad_message(owner, f"holds {half}", err.next_step) from err
+            return
 
 
 def _piece_at(starts: list[int], position: int) -> int:

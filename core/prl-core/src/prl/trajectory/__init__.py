@@ -1,6 +1,6 @@
 """Rollouts to training samples: interleave turns, and say why a sample had to be started anew."""
 
-from .causes import Divergence, TurnSpan, classify_break
+from .causes import Divergence, TurnSpan, classify_break, common_prefix
 from .files import at_line, naming_line, read_trajectories, readable, trajectory_files
 from .interleave import InterleaveResult, interleave_rollout
 from .records import RecordedSample, RecordedTrajectory, RecordedTurn
@@ -19,6 +19,7 @@ __all__ = [
     "align_routed_experts",
     "at_line",
     "classify_break",
+    "common_prefix",
     "interleave_rollout",
     "naming_line",
     "number_stretches",

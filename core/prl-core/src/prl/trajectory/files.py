@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,7 +26,7 @@ def trajectory_files(source: str) -> list[str]:
     if not folder.is_dir():
         return [source]
     inner = folder / "rollouts" if (folder / "rollouts").is_dir() else folder
-    found = sorted(str(path) for path in inner.glob("*.jsonl"))
+    found = [str(path) for path in sorted(inner.glob("*.jsonl"), key=_by_numbers)]
     if not found:
         raise ConfigError(
             "the folder holds no rollouts",
@@ -33,6 +34,11 @@ def trajectory_files(source: str) -> list[str]:
             next_step="Give a run folder that has rollouts/step_*.jsonl, or a JSONL file.",
         )
     return found
+
+
+def _by_numbers(path: Path) -> list[str | int]:
+    """Return what sorts names by the numbers in them: `step_1000000` is after `step_999999`."""
+    return [int(part) if place % 2 else part for place, part in enumerate(re.split(r"(\d+)", path.name))]
 
 
 def read_trajectories(source: str) -> Iterator[RecordedTrajectory | ConfigError]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from prl.types import AlignmentError, Break, Rollout, TrainingSample, Turn
+from prl.types import AlignmentError, Break, Rollout, TrainingSample, Turn, goes_on_from
 
 from .causes import Divergence, TurnSpan, classify_break, common_prefix
 from .routed import align_routed_experts
@@ -37,6 +37,11 @@ class _Open:
     spans: list[TurnSpan] = field(default_factory=list)
     earlier: list[int] = field(default_factory=list)
 
+    def goes_on_in(self, turn: Turn) -> bool:
+        """Whether the turn's prompt starts with this sample: with the prompt and the completion of its last turn."""
+        last = self.spans[-1].turn
+        return goes_on_from(turn.prompt_ids, last.prompt_ids, last.completion_ids)
+
 
 def interleave_rollout(
     rollout: Rollout,
@@ -50,12 +55,18 @@ def interleave_rollout(
     cause be told from the text. `on_break` is called with each break and both sides' ids, which are valid
     during the call. A rollout with an error keeps its samples with every mask False.
     """
+    if not isinstance(rollout, Rollout):
+        raise AlignmentError(
+            f"a {type(rollout).__name__} is no rollout",
+            where="interleave_rollout(rollout)",
+            next_step="give a prl.types.Rollout, with the exact ids of each turn",
+        )
     samples: list[_Open] = []
     breaks: list[Break] = []
     warnings: list[str] = []
     for number, turn in enumerate(rollout.turns):
         _check_turn(turn, number, rollout.trajectory_id)
-        matching = [sample for sample in samples if _starts_with(turn.prompt_ids, sample.ids)]
+        matching = [sample for sample in samples if sample.goes_on_in(turn)]
         if len(matching) > 1:
             warnings.append(
                 f"ambiguous prefix at step {number}: {len(matching)} samples match, the longest is extended"
@@ -90,13 +101,6 @@ def _check_turn(turn: Turn, number: int, trajectory: str) -> None:
         raise AlignmentError(
             "the turn has no prompt ids", where=where, next_step="use a client mode that returns the prompt's token ids"
         )
-
-
-def _starts_with(ids: Sequence[int], prefix: Sequence[int]) -> bool:
-    size = len(prefix)
-    if len(ids) < size or (size and ids[size - 1] != prefix[-1]):  # most others end here, and nothing was copied
-        return False
-    return ids[:size] == prefix
 
 
 def _break_at(

@@ -6,6 +6,7 @@ from .errors import (
     EngineError,
     EngineUnavailableError,
     EngineUnreachableError,
+    Key,
     MalformedRequestError,
     MalformedResponseError,
     MaskUnavailableError,
@@ -16,11 +17,13 @@ from .errors import (
     RequestAbortedError,
     TokenizerError,
     WeightTransferError,
+    about_key,
     close_names,
 )
-from .generate import EncodedIds, GenerateChoice, GenerateRequest, GenerateResponse, SamplingParams
+from .generate import UNPUBLISHED, EncodedIds, GenerateChoice, GenerateRequest, GenerateResponse, SamplingParams
 from .messages import FunctionCall, Message, ToolCall, ToolSpec
 from .parsed import InvalidToolCall, ParseDelta, ParsedResponse, ParsedToolCall, arguments_json
+from .prompt import PromptIds, goes_on_from, next_prompt
 from .rendered import NO_MESSAGE, Kind, RenderedTokens, Span
 from .rollout import Break, BreakCause, Rollout, Turn
 from .sample import MicroBatch, TrainingSample
@@ -28,6 +31,7 @@ from .weights import Piece, Seats, TensorSpec, WeightManifest, WeightTransfer
 
 __all__ = [
     "NO_MESSAGE",
+    "UNPUBLISHED",
     "AlignmentError",
     "Break",
     "BreakCause",
@@ -41,6 +45,7 @@ __all__ = [
     "GenerateRequest",
     "GenerateResponse",
     "InvalidToolCall",
+    "Key",
     "Kind",
     "MalformedRequestError",
     "MalformedResponseError",
@@ -53,6 +58,7 @@ __all__ = [
     "Piece",
     "PluginError",
     "PrlError",
+    "PromptIds",
     "PromptTooLongError",
     "RenderError",
     "RenderedTokens",
@@ -70,6 +76,9 @@ __all__ = [
     "WeightManifest",
     "WeightTransfer",
     "WeightTransferError",
+    "about_key",
     "arguments_json",
     "close_names",
+    "goes_on_from",
+    "next_prompt",
 ]

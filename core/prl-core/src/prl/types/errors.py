@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+Key = tuple[str | int, ...]
+"""The path of a key in a config, such as `("environments", 0, "options", "low")`."""
 
 
 class PrlError(Exception):
     """Say what failed, where the cause is, and the next step.
 
-    `code` is a stable, machine-readable name that crosses process borders (HTTP bodies, metrics).
+    `code` is a stable, machine-readable name that crosses process borders (HTTP bodies, metrics). `keys` are the config
+    keys that the error is about, where it is about any: who read the config can then tell where each was set.
     """
 
     code = "error"
 
-    def __init__(self, what: str, *, where: str = "", next_step: str = "") -> None:
+    def __init__(self, what: str, *, where: str = "", next_step: str = "", keys: Iterable[Key] = ()) -> None:
         self.what = what
         self.where = where
         self.next_step = next_step
+        self.keys = tuple(keys)
         super().__init__(what)
 
     def __str__(self) -> str:
@@ -29,11 +35,23 @@ class PrlError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.what, self.where, self.next_step))
+        return (_rebuild, (type(self), self.what, self.where, self.next_step, self.keys))
 
 
-def _rebuild(cls: type[PrlError], what: str, where: str, next_step: str) -> PrlError:
-    return cls(what, where=where, next_step=next_step)
+def _rebuild(cls: type[PrlError], what: str, where: str, next_step: str, keys: tuple[Key, ...] = ()) -> PrlError:
+    error = cls(what, where=where, next_step=next_step)
+    error.keys = keys
+    return error
+
+
+@contextmanager
+def about_key(*key: str | int) -> Iterator[None]:
+    """Let an error of the block that names no key of the config be about this one."""
+    try:
+        yield
+    except PrlError as error:
+        error.keys = error.keys or (key,)
+        raise
 
 
 class ConfigError(PrlError):

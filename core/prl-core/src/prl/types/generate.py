@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+UNPUBLISHED = -1
+"""The version of weights that nobody published: an engine's own, until it is given others."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
@@ -70,11 +73,14 @@ class GenerateChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerateResponse:
-    """The engine's answer. `prompt_logprobs[0]` is None: the first token has no context."""
+    """The engine's answer. `prompt_logprobs[0]` is None: the first token has no context.
+
+    `weight_version` is that of the weights which sampled every token; `UNPUBLISHED` where nobody gave the engine any.
+    """
 
     choices: tuple[GenerateChoice, ...]
     weight_version: int
-    prompt_token_ids: list[int] = field(default_factory=list)
+    prompt_token_ids: Sequence[int] = field(default_factory=list)
     prompt_logprobs: list[float | None] | None = None
     usage: dict[str, int] = field(default_factory=dict)
     request_id: str | None = None

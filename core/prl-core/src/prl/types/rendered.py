@@ -6,9 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import IntFlag
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from .errors import MaskUnavailableError
+from .errors import MaskUnavailableError, RenderError
+from .prompt import PromptIds, goes_on_from
 
 
 class Kind(IntFlag):
@@ -53,7 +54,7 @@ class RenderedTokens:
     token_ids: list[int]
     spans: Sequence[Span] | None
     roles: tuple[str, ...] = ()
-    _head: tuple[Sequence[int], Sequence[int]] | None = field(default=None, init=False, compare=False, repr=False)
+    _shared: PromptIds | None = field(default=None, init=False, compare=False, repr=False)
 
     @classmethod
     def extending(
@@ -65,25 +66,32 @@ class RenderedTokens:
         roles: tuple[str, ...] = (),
     ) -> RenderedTokens:
         """Return a bridged prompt: `prompt_ids`, `completion_ids`, `tail`. `spans` are of all of them."""
-        # list + list sizes its result at once; a long prompt is copied in every turn of a rollout
-        added = [*completion_ids, *tail]
-        ids = prompt_ids + added if isinstance(prompt_ids, list) else [*prompt_ids, *added]
-        made = cls(ids, spans, roles)
-        object.__setattr__(made, "_head", (prompt_ids, completion_ids))
+        if not isinstance(prompt_ids, PromptIds):
+            return cls([*prompt_ids, *completion_ids, *tail], spans, roles)
+        made = cls([], spans, roles)
+        object.__setattr__(made, "_shared", prompt_ids.extended(completion_ids, tail))
+        object.__delattr__(made, "token_ids")  # a list of a long prompt is made where somebody asks for it
         return made
 
-    def begins_with(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> bool:
-        """Whether the ids are those of a prompt and a completion, then more.
+    if not TYPE_CHECKING:
 
-        Nothing is compared for the very lists that `extending` was given, which nobody may have changed since.
-        """
-        if self._head is not None and self._head[0] is prompt_ids and self._head[1] is completion_ids:
-            return True
-        start, end = len(prompt_ids), len(prompt_ids) + len(completion_ids)
-        return self.token_ids[:start] == list(prompt_ids) and self.token_ids[start:end] == list(completion_ids)
+        def __getattr__(self, name: str) -> list[int]:
+            if name != "token_ids":
+                raise AttributeError(name)
+            object.__setattr__(self, name, self._shared[:])
+            return self.token_ids
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """The ids without copying them: `PromptIds` where those of a rollout were extended, else `token_ids`."""
+        return self.token_ids if self._shared is None else self._shared
+
+    def begins_with(self, prompt_ids: Sequence[int], completion_ids: Sequence[int]) -> bool:
+        """Whether the ids are those of a prompt and a completion, then more."""
+        return goes_on_from(self.ids, prompt_ids, completion_ids)
 
     def __len__(self) -> int:
-        return len(self.token_ids)
+        return len(self.ids)
 
     @cached_property
     def message_indices(self) -> list[int]:
@@ -109,8 +117,13 @@ class RenderedTokens:
         """Per token: whether it is a training target (index i means "token i is predicted", not shifted).
 
         Assistant turns contribute what the model samples, stop token included; other roles contribute their body only.
-        `messages` narrows the mask to some of the caller's message indices.
+        `messages` narrows the mask to some of the caller's message indices. Raises `RenderError` for an index that no
+        message has.
         """
+        if isinstance(roles, str) or not isinstance(roles, Collection):
+            raise RenderError(f"roles is {roles!r}", where="roles", next_step='give a list, such as ["assistant"]')
+        if messages is not None:
+            self._check_messages(messages)
         targets = [
             _TARGETS[role == "assistant"] if role in roles and (messages is None or n in messages) else _NOTHING
             for n, role in enumerate(self.roles)
@@ -120,6 +133,16 @@ class RenderedTokens:
         for start, end, message, kind in self._proven_spans():
             out += [targets[message][kind]] * (end - start)
         return out
+
+    def _check_messages(self, messages: Collection[int]) -> None:
+        known = range(len(self.roles))
+        absent = [messages] if not isinstance(messages, Collection) else [n for n in messages if n not in known]
+        if absent:
+            raise RenderError(
+                f"{absent[0]!r} is no message of these",
+                where="messages",
+                next_step=f"give a list of indices, each from 0 to {len(self.roles) - 1}",
+            )
 
     def _mask(self, flag: Kind) -> list[bool]:
         table = _HAS_SAMPLED if flag is Kind.SAMPLED else _HAS_CONTENT

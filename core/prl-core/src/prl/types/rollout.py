@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -14,12 +15,13 @@ from .parsed import ParsedResponse
 class Turn:
     """One request to the engine and its answer.
 
+    `prompt_ids` is a list, or `PromptIds` that share their memory with the other turns' of the rollout.
     `logprobs[i]` belongs to `completion_ids[i]`; None where nobody sampled these tokens: another model said it, and our
     renderer wrote it down. `completion_mask[i]` is False where the completion holds what no model samples; None
     stands for all True. `temperature` is what the engine sampled with.
     """
 
-    prompt_ids: list[int]
+    prompt_ids: Sequence[int]
     completion_ids: list[int]
     logprobs: list[float] | None
     finish_reason: str

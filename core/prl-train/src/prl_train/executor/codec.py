@@ -1,7 +1,8 @@
 """Rollouts as bytes, for workers in other processes: what comes out equals what went in.
 
 Ids, log-probabilities and routed experts are msgpack; everything that models and environments wrote is JSON text inside
-it, because that has what msgpack lacks: integers of any size and unpaired surrogates.
+it, because that has what msgpack lacks: integers of any size and unpaired surrogates. Of a prompt that goes on from the
+turn before only what is new is written, so that a rollout takes no more than its last prompt.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from typing import Any
 
 import msgspec
 
-from prl.types import ParsedResponse, Rollout, Turn
+from prl.types import ParsedResponse, PromptIds, Rollout, Turn, goes_on_from
 from prl_train.run.arrays import pack_array, unpack_array
 from prl_train.run.errors import RunError
 
-FORMAT = 1
-_NUMBERS = ("prompt_ids", "completion_ids", "logprobs", "routed_experts")
+FORMAT = 2
+_NUMBERS = ("completion_ids", "logprobs", "routed_experts")
 
 _ENCODER = msgspec.msgpack.Encoder(enc_hook=pack_array)
 _DECODER = msgspec.msgpack.Decoder(ext_hook=unpack_array)
@@ -28,7 +29,9 @@ def encode_rollout(rollout: Rollout) -> bytes:
     text = {name: getattr(rollout, name) for name in Rollout.__slots__ if name != "turns"}
     turns = [_turn_text(turn) for turn in rollout.turns]
     numbers = [[getattr(turn, name) for name in _NUMBERS] for turn in rollout.turns]
-    return _ENCODER.encode({"format": FORMAT, "text": json.dumps([text, turns]), "numbers": numbers})
+    prompts = [_new_ids(turn, before) for turn, before in zip(rollout.turns, (None, *rollout.turns), strict=False)]
+    written = {"format": FORMAT, "text": json.dumps([text, turns]), "prompts": prompts, "numbers": numbers}
+    return _ENCODER.encode(written)
 
 
 def decode_rollout(data: bytes) -> Rollout:
@@ -38,10 +41,13 @@ def decode_rollout(data: bytes) -> Rollout:
         if value["format"] != FORMAT:
             raise ValueError(f"format {value['format']}, this process reads {FORMAT}")
         text, turns = json.loads(value["text"])
-        made = [_turn(written, numbers) for written, numbers in zip(turns, value["numbers"], strict=True)]
+        made: list[Turn] = []
+        for written, (goes_on, new), numbers in zip(turns, value["prompts"], value["numbers"], strict=True):
+            prompt = _behind(made[-1]).extended(new) if goes_on else PromptIds(new)
+            made.append(_turn(written, prompt, numbers))
         listed: dict[str, Any] = {name: tuple(text.pop(name)) for name in ("messages", "turn_messages", "tools")}
         return Rollout(turns=tuple(made), **listed, **text)
-    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, msgspec.ValidationError, ValueError, LookupError, TypeError) as error:
         raise RunError(
             f"a worker sent what is not a rollout: {type(error).__name__}: {error}",
             where="a rollout worker's answer",
@@ -50,11 +56,22 @@ def decode_rollout(data: bytes) -> Rollout:
 
 
 def _turn_text(turn: Turn) -> dict[str, Any]:
-    text = {name: getattr(turn, name) for name in Turn.__slots__ if name not in (*_NUMBERS, "parsed")}
+    text = {name: getattr(turn, name) for name in Turn.__slots__ if name not in (*_NUMBERS, "prompt_ids", "parsed")}
     return text | {"parsed": None if turn.parsed is None else asdict(turn.parsed)}
 
 
-def _turn(text: dict[str, Any], numbers: list[Any]) -> Turn:
+def _new_ids(turn: Turn, before: Turn | None) -> tuple[bool, list[int]]:
+    """Return whether a prompt goes on from the turn before, and what it adds to that."""
+    if before is not None and goes_on_from(turn.prompt_ids, before.prompt_ids, before.completion_ids):
+        return True, list(turn.prompt_ids[len(before.prompt_ids) + len(before.completion_ids) :])
+    return False, list(turn.prompt_ids)
+
+
+def _behind(turn: Turn) -> PromptIds:
+    return PromptIds(turn.prompt_ids).extended(turn.completion_ids)
+
+
+def _turn(text: dict[str, Any], prompt: PromptIds, numbers: list[Any]) -> Turn:
     parsed = text.pop("parsed")
     response = None if parsed is None else msgspec.convert(parsed, ParsedResponse)
-    return Turn(parsed=response, **text, **dict(zip(_NUMBERS, numbers, strict=True)))
+    return Turn(prompt_ids=prompt, parsed=response, **text, **dict(zip(_NUMBERS, numbers, strict=True)))

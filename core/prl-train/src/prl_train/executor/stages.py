@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from dataclasses import dataclass
 
 from prl.contracts import AgentEnvironment, Environment, Example, RolloutJob
@@ -61,7 +61,7 @@ class StagePlayer:
         """Play one rollout to its end; when cancelled, wait until what it began has ended."""
         stage = self.stages[job.evaluation]
         live = begin_rollout(job, stage.schedule)
-        task = asyncio.create_task(stage.play(live, job))
+        task = asyncio.create_task(_contained(stage.play(live, job), live))
         try:
             done, _ = await asyncio.wait([task], timeout=self.seconds)
         except asyncio.CancelledError:
@@ -78,6 +78,18 @@ class StagePlayer:
             where=live.where,
             next_step="see what it waits for, or raise orchestrator.rollout_seconds",
         )
+
+
+async def _contained(playing: Awaitable[None], live: LiveRollout) -> None:
+    """Await a rollout; what would end the whole program is an error of this rollout alone."""
+    try:
+        await playing
+    except SystemExit as error:
+        raise EnvironmentAnswerError(
+            f"the environment ended the program: SystemExit: {error}",
+            where=live.where,
+            next_step="have it run what a model wrote in a process of its own",
+        ) from error
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 from prl import create_renderer, load_tokenizer
 from prl.client import EnginePool
 from prl.client.images import inline_images
-from prl.contracts import ClientMode, EngineClient, Renderer, RolloutJob
+from prl.contracts import ClientMode, ClosableEnvironment, EngineClient, Renderer, RolloutJob
 from prl.plugin import ClientModeEntry, compare_snapshots, configure_registry, create, get_registry, take_snapshot
 from prl.plugin.snapshot import Snapshot
 from prl.tokenizer import Tokenizer
@@ -73,13 +74,21 @@ class Worker:
         return await self._player.play(job)
 
     async def close(self) -> None:
-        """End the gateway, and the connections where they are the worker's own."""
-        if self._host is not None:
-            await self._host.close()
-        if self._teacher is not None:
-            await self._teacher.close()
-        if self._pool is not None:
-            await self._pool.close()
+        """End the environments, the gateway, and the connections where they are the worker's own.
+
+        All are ended, also where one raises; its error is raised after that.
+        """
+        async with AsyncExitStack() as ends:  # from the last to the first
+            if self._pool is not None:
+                ends.push_async_callback(self._pool.close)
+            if self._teacher is not None:
+                ends.push_async_callback(self._teacher.close)
+            if self._host is not None:
+                ends.push_async_callback(self._host.close)
+            for schedule in self._schedules.values():
+                for entry in schedule.environments:
+                    if isinstance(entry.environment, ClosableEnvironment):
+                        ends.push_async_callback(entry.environment.aclose)
 
     def _training_mode(self, mode: ClientMode) -> ClientMode:
         """Return how the rollouts of training are played: by the teacher where there is one."""

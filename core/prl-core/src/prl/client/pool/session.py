@@ -45,22 +45,27 @@ class PoolSession:
 
     async def generate(self, request: GenerateRequest) -> GenerateResponse:
         """Sample completions; every try carries one idempotency key, also on another engine."""
-        keyed = replace(request, request_id=request.request_id or uuid.uuid4().hex)
-        return await self._send(lambda client: client.generate(keyed), lambda answer: answer.weight_version)
+        return await self._send(
+            lambda client, key: client.generate(replace(request, request_id=key)),
+            lambda answer: answer.weight_version,
+            request.request_id,
+        )
 
     async def chat(self, body: dict[str, Any]) -> dict[str, Any]:
         """Answer a chat body; every try carries one `request_id`."""
-        keyed = {"request_id": uuid.uuid4().hex, **body}
-        return await self._send(lambda client: client.chat(keyed), _version_of)
+        return await self._send(
+            lambda client, key: client.chat({**body, "request_id": key}), _version_of, body.get("request_id")
+        )
 
     async def chat_tokens(self, body: dict[str, Any]) -> dict[str, Any]:
         """Answer a chat body with exact prompt ids; every try carries one `request_id`."""
-        keyed = {"request_id": uuid.uuid4().hex, **body}
-        return await self._send(lambda client: client.chat_tokens(keyed), _version_of)
+        return await self._send(
+            lambda client, key: client.chat_tokens({**body, "request_id": key}), _version_of, body.get("request_id")
+        )
 
     async def tokenize(self, body: dict[str, Any]) -> list[int]:
         """Return the ids that an engine renders messages to."""
-        return await self._send(lambda client: client.tokenize(body), lambda _: None)
+        return await self._send(lambda client, _: client.tokenize(body), lambda _: None)
 
     async def models(self) -> list[dict[str, Any]]:
         """Return the pool's models."""
@@ -78,12 +83,19 @@ class PoolSession:
         """Release nothing: the pool belongs to whoever made it."""
 
     async def _send(
-        self, ask: Callable[[TokenChatClient], Awaitable[Answer]], version_of: Callable[[Answer], int | None]
+        self,
+        ask: Callable[[TokenChatClient, str], Awaitable[Answer]],
+        version_of: Callable[[Answer], int | None],
+        name: str | None = None,
     ) -> Answer:
-        """Ask one engine; where that fails for the engine's sake, ask again, on another if there is one."""
+        """Ask one engine; where that fails for the engine's sake, ask again, on another if there is one.
+
+        All tries carry the key `name`, until an answer is thrown away for its weights: an engine would repeat it.
+        """
         settings = self._roster.settings
         self._roster.start()
         garbled = 0
+        name = key = name or uuid.uuid4().hex
         for attempt in range(settings.retries + 1):
             if attempt:
                 await asyncio.sleep(retry_pause(settings.backoff, attempt))
@@ -91,8 +103,9 @@ class PoolSession:
             member = lane.member
             epoch, sent = member.epoch, member.version
             try:
-                answer = await member.ask(ask(lane.client))
+                answer = await member.ask(ask(lane.client, key))
                 if member.is_stale(sent, version_of(answer)):
+                    key = f"{name}.{attempt + 1}"
                     raise _began_anew(lane.url, sent, version_of(answer))
                 return answer
             except EngineUnavailableError as error:
