@@ -198,3 +198,29 @@ def test_a_reader_that_leaves_is_no_error(prl: Run, site: Path) -> None:
     )
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (OSError(28, "No space left on device"), "No space left on device\n  where: standard output, or a file"),
+        (PermissionError(13, "Permission denied", "a/b"), "Permission denied\n  where: a/b"),
+        (UnicodeEncodeError("latin-1", "ab\u20ac", 2, 3, "ordinal"), "'\u20ac', which the encoding latin-1 lacks"),
+    ],
+)
+def test_what_the_system_refuses_is_told_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cause: Exception, told: str
+) -> None:
+    """`prl config show rl > full-disk`, or a name with an accent on a terminal that has none."""
+    from prl.cli import main as command_line
+
+    def fail(words: list[str]) -> int:
+        raise cause
+
+    monkeypatch.setattr(command_line, "_run", fail)
+    monkeypatch.setattr(command_line, "_drop_output", lambda: None)
+    assert command_line.main(["doctor"]) == 1
+    lines = capsys.readouterr().err
+    assert lines.startswith("prl: error: ")
+    assert told in lines
+    assert "\n  next:  " in lines

@@ -197,7 +197,8 @@ from prl.plugin import CheckEntry, hookimpl
 
 @hookimpl
 def prl_checks():
-    return [CheckEntry(name=name, target=f"checks_target:{name}") for name in ("fine", "raises", "odd", "silent")]
+    return [CheckEntry(name=name, target=f"checks_target:{name}")
+            for name in ("fine", "raises", "exits", "odd", "silent")]
 """
 CHECKS_TARGET = """
 def fine():
@@ -205,6 +206,9 @@ def fine():
 
 def raises():
     raise ValueError("unexpected")
+
+def exits():
+    raise SystemExit("no GPU")
 
 def odd():
     return [("great", "x")]
@@ -222,6 +226,7 @@ def test_doctor_runs_every_check_and_fails_where_one_does(prl: Run, site: Path) 
     found = {row["check"]: (row["status"], row["text"]) for row in json.loads(done.stdout)}
     assert found["fine"] == ("ok", "all is well")
     assert found["raises"] == ("fail", "the check itself failed: ValueError: unexpected")
+    assert found["exits"] == ("fail", "the check itself failed: SystemExit: no GPU")
     assert found["odd"] == ("fail", "the check returned status 'great'; ok, warn or fail are known")
     assert found["silent"] == ("warn", "the check returned nothing")
     assert found["plugin prl-core"][0] == "ok"

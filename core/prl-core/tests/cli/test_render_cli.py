@@ -67,6 +67,17 @@ def test_render_prints_ids_pieces_and_json(prl: Run, tokenizer: str) -> None:
     ]
 
 
+def test_the_model_alone_names_the_tokenizer(prl: Run, tokenizer: str) -> None:
+    """`prl audit` and `prl view` take it so; one of four that does not is a stumbling block."""
+    arguments = ("render", "--renderer", "toy")
+    done = prl(*arguments, "--model", tokenizer, stdin="\ufeff" + json.dumps(MESSAGES), PRL_PLUGINS="toys")
+    assert (done.returncode, done.stdout) == (0, "0 1 2\n"), "a byte order mark before the JSON is no fault either"
+    done = prl(*arguments, stdin=json.dumps(MESSAGES), PRL_PLUGINS="toys")
+    assert (done.returncode, "no tokenizer is named" in done.stderr) == (1, True)
+    done = prl("config", "show", PRL_PLUGINS="toys")
+    assert (done.returncode, "COMMAND is missing" in done.stderr) == (2, True)
+
+
 def test_parse_prints_the_message(prl: Run, tokenizer: str) -> None:
     """Ids of a rollout cannot be read back by hand."""
     done = prl("parse", "--tokenizer", tokenizer, "--renderer", "toy", stdin="[2, 2]", PRL_PLUGINS="toys")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,10 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
-from prl.config import PluginsConfig, check_plugin_options, config_schema, load_config, locate_key, to_toml
+from prl.config import (
+    PluginsConfig,
+    check_plugin_options,
+    config_schema,
+    load_config,
+    locate_key,
+    read_sources,
+    to_toml,
+)
 from prl.config.lines import line_of
 from prl.testing.fake_dist import active_site, write_fake_dist
-from prl.types import ConfigError
+from prl.types import ConfigError, PluginError, about_key
 
 
 class Strict(BaseModel):
@@ -215,6 +224,21 @@ def test_a_plugins_section_is_checked_by_its_own_model(file: Path) -> None:
     assert caught.value.next_step == "Did you mean 'high'? Keys: low, high."
 
 
+def test_an_error_that_names_keys_is_told_their_places_once(file: Path) -> None:
+    """A check that only knows the config cannot say in which file, variable or flag its values were set."""
+    read = read_sources(RunConfig, file, ["trainer.lr=3"], environment={"PRL_NAME": "x"})
+    with pytest.raises(PluginError) as caught, read.telling(), read.telling(), about_key("name"):
+        raise PluginError("wrong", where="name", keys=[("trainer", "lr"), ("name",), ("environments", 1)])
+    assert caught.value.where == (
+        f"name, command line 'trainer.lr=3', environment variable PRL_NAME, {file}:{line_of(TEXT, ('environments', 1))}"
+    )
+    with pytest.raises(ConfigError) as about, read.telling(), about_key("environments", 0), about_key("name"):
+        raise ConfigError("wrong")
+    assert about.value.where == "environment variable PRL_NAME", "the innermost key is the one it is about"
+    moved = pickle.loads(pickle.dumps(ConfigError("wrong", keys=[("name",)])))
+    assert moved.keys == (("name",),), "a check in another process"
+
+
 def test_shown_config_loads_to_the_same_config(file: Path, tmp_path: Path) -> None:
     """The run folder's resolved config is not the one that ran."""
     config = load_config(
@@ -252,3 +276,19 @@ def test_plugins_section_adds_to_the_environment() -> None:
     settings = section.settings({"PRL_DISABLE_PLUGINS": "a", "PRL_PLUGINS": "a,b,c"})
     assert (settings.disable, settings.require, settings.allow) == (("a", "b"), ("c",), ("a", "b", "c"))
     assert (settings.strict, settings.prefer) == (True, {"renderer:x": "d"})
+
+
+def test_a_variable_with_one_underscore_is_told(file: Path) -> None:
+    """PRL_TRAINER_LR=1e-4 sets nothing, and the run trains with another rate for a week."""
+    with pytest.raises(ConfigError, match="PRL_TRAINER_LR sets nothing") as caught:
+        load_config(RunConfig, file, environment={"PRL_TRAINER_LR": "1"})
+    assert caught.value.next_step == "Write PRL_TRAINER__LR."
+    load_config(RunConfig, file, environment={"PRL_TRAINER_HOME": "x", "PRL_LR": "1", "PRL_PLUGINS": ""})
+
+
+def test_a_file_with_a_byte_order_mark_and_carriage_returns_is_read(tmp_path: Path) -> None:
+    """Editors on Windows write both."""
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbf" + TEXT.replace("\n", "\r\n").encode())
+    assert load_config(RunConfig, path, environment={}).trainer.lr == 1e-4
+    assert locate_key(path, ("trainer", "lr")) == f"{path}:5"

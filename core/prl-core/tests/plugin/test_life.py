@@ -60,10 +60,21 @@ def test_strict_mode_stops_on_any_broken_plugin(site: Path, build: Build) -> Non
     assert isinstance(caught.value.__cause__, OSError)
 
 
-def test_exit_on_import_is_a_row(site: Path, build: Build) -> None:
-    """A plugin that calls sys.exit when imported ends the user's command without a word."""
-    write_fake_dist(site, "quitter", "import sys; sys.exit(3)")
-    assert row_of(build(), "quitter").outcome.error == "importing quitter_plugin: SystemExit: 3"
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        ("import sys; sys.exit(3)", "SystemExit: 3"),
+        ("class PanicException(BaseException): pass\nraise PanicException('unwrap on None')", "unwrap on None"),
+    ],
+)
+def test_what_is_no_exception_is_a_row_too(site: Path, build: Build, source: str, error: str) -> None:
+    """A plugin that calls sys.exit, or whose Rust extension panics, ends the user's command, `prl plugins list` too."""
+    write_fake_dist(site, "quitter", source)
+    write_fake_dist(site, "good", renderer_plugin("tin"))
+    registry = build()
+    assert row_of(registry, "quitter").outcome.error.startswith("importing quitter_plugin: ")
+    assert row_of(registry, "quitter").outcome.error.endswith(error)
+    assert registry.find("renderer", "tin").name == "tin"
 
 
 def test_keyboard_interrupt_passes(site: Path, build: Build) -> None:
@@ -83,6 +94,16 @@ def test_keyboard_interrupt_passes(site: Path, build: Build) -> None:
             "it declares no requirement on prl-core, so nothing says which plugin API it was written for",
         ),
         (["prl_core<0.1"], "it needs prl-core <0.1, and 0.1.0 is installed"),
+        (
+            ["prl-core>=0.1; python_version ~= 'x'"],
+            "its requirement \"prl-core>=0.1; python_version ~= 'x'\" cannot be read: Undefined <Op('~=')> on "
+            f"'{sys.version_info[0]}.{sys.version_info[1]}' and 'x'.",
+        ),
+        (
+            ["prl-core; no_such == 'x'"],
+            "its requirement \"prl-core; no_such == 'x'\" cannot be read: Expected a marker variable or quoted string "
+            "prl-core; no_such == 'x' ^",
+        ),
     ],
 )
 def test_a_plugin_for_another_core_is_never_imported(site: Path, build: Build, requires: list[str], error: str) -> None:
@@ -213,6 +234,31 @@ def test_a_distribution_installed_twice_in_one_place_is_told(site: Path, build: 
     assert row.status == "error"
     assert "1.0" in row.outcome.error
     assert "1.1" in row.outcome.error
+
+
+def test_what_a_killed_installer_left_behind_counts_for_nothing(site: Path, build: Build) -> None:
+    """pip was killed half-way once, and a plugin that works is a conflict with its own old copy ever since."""
+    write_fake_dist(site, "acme", renderer_plugin("tin"), version="1.0")
+    (site / "acme-1.0.dist-info").rename(site / "~cme-1.0.dist-info")
+    assert build().plugins() == []
+    write_fake_dist(site, "acme", renderer_plugin("tin"), version="1.1")
+    assert [(row.plugin.version, row.status) for row in build().plugins()] == [("1.1", "loaded")]
+
+
+@pytest.mark.parametrize(
+    "entry_points",
+    [
+        "[prl.plugins]\nacme = acme_plugin\nacme = acme_plugin\n",
+        "[prl.plugins]\nacme = acme_plugin\n\n[prl.plugins]\nacme = acme_plugin\n",
+        "[prl.plugins]\r\nacme = acme_plugin [fast]\r\n",
+    ],
+    ids=["a line twice", "the group twice", "with an extra"],
+)
+def test_an_entry_point_counts_once_in_every_form(site: Path, build: Build, entry_points: str) -> None:
+    """Editable installs of some versions of setuptools write each entry twice: the plugin is a conflict with itself."""
+    write_fake_dist(site, "acme", renderer_plugin("tin"))
+    (site / "acme-1.0.dist-info" / "entry_points.txt").write_bytes(entry_points.encode())
+    assert [(row.name, row.status) for row in build().plugins()] == [("acme", "loaded")]
 
 
 def test_a_shadowed_distribution_is_not_listed(site: Path, tmp_path: Path) -> None:

@@ -68,6 +68,21 @@ def test_prefer_settles_a_conflict(site: Path, build: Build) -> None:
     assert [row.status for row in registry.plugins()] == ["loaded", "loaded"]
 
 
+def test_prefer_takes_a_kind_in_the_spelling_of_the_command_line(site: Path, build: Build) -> None:
+    """`--kind tool-parser` works everywhere but in `prefer`, which passes its check and then settles nothing."""
+    source = """
+        from prl.plugin import ToolParserEntry, hookimpl
+        @hookimpl
+        def prl_tool_parsers():
+            return [ToolParserEntry(name="pythonic", target="{}:create")]
+    """
+    write_fake_dist(site, "acme", source.format("acme"))
+    write_fake_dist(site, "other", source.format("other"))
+    registry = build(prefer={"tool-parser:pythonic": "other"})
+    registry.check()
+    assert registry.find("tool-parser", "pythonic").target == "other:create"
+
+
 @pytest.mark.parametrize(
     ("key", "plugin", "error"),
     [

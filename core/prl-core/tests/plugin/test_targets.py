@@ -21,6 +21,7 @@ PLUGIN = """
             RendererEntry(name="plain", target="acme_heavy:create"),
             RendererEntry(name="gone", target="acme_heavy:no_such"),
             RendererEntry(name="broken", target="acme_broken:create"),
+            RendererEntry(name="leaves", target="acme_leaves:create"),
             RendererEntry(name="loose", target="acme_heavy:create", options="acme_heavy:Loose"),
         ]
 
@@ -61,6 +62,7 @@ def kernel():
 def _acme(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_fake_dist(site, "acme", PLUGIN)
     (site / "acme_heavy.py").write_text(HEAVY)
+    (site / "acme_leaves.py").write_text("import sys; sys.exit('no GPU here')")
     (site / "acme_broken.py").write_text("raise OSError('libcudart.so.12: cannot open shared object file')")
     monkeypatch.setenv("PRL_PLUGINS", "acme")
 
@@ -132,10 +134,11 @@ def test_missing_modules_are_told_with_the_install_command() -> None:
     [
         ("gone", AttributeError, "module 'acme_heavy' has no attribute 'no_such'"),
         ("broken", OSError, "OSError: libcudart.so.12"),
+        ("leaves", SystemExit, "SystemExit: no GPU here"),
     ],
 )
-def test_a_target_that_cannot_load_is_told_with_its_cause(name: str, cause: type[Exception], text: str) -> None:
-    """A native library that is missing ends the run in a bare traceback."""
+def test_a_target_that_cannot_load_is_told_with_its_cause(name: str, cause: type[BaseException], text: str) -> None:
+    """A native library that is missing ends the run in a bare traceback, or in none at all."""
     with pytest.raises(PluginError) as caught:
         load_target(get_registry().find("renderer", name))
     assert text in caught.value.what

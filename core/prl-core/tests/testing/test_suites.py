@@ -34,6 +34,7 @@ ENDS: list[tuple[BaseException | None, dict[str, str], Verdict, str]] = [
     (CheckFailed("wrong"), {}, Verdict.FAIL, "wrong"),
     (NotApplicable("no calls"), {}, Verdict.SKIP, "no calls"),
     (KeyError("id"), {}, Verdict.FAIL, "KeyError: 'id'"),
+    (SystemExit(3), {}, Verdict.FAIL, "SystemExit: 3"),
     (CheckFailed("wrong"), {"is_right": "so is the vendor"}, Verdict.QUIRK, "so is the vendor"),
     (None, {"is_right": "so"}, Verdict.FAIL, "passes, though the format declares it a quirk: so"),
     (CheckFailed("wrong"), {"another": "so"}, Verdict.FAIL, "wrong"),

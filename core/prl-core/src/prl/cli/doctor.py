@@ -79,7 +79,9 @@ def _run_check(entry: CheckEntry) -> list[Finding]:
     try:
         results: Iterable[tuple[str, str]] = load_target(entry)()
         findings = [(entry.name, status, text) for status, text in results]
-    except Exception as cause:  # noqa: BLE001 - the loader's rule: a plugin's fault is told and stays its own
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:  # noqa: BLE001 - the loader's rule: a plugin's fault is told and stays its own
         return [(entry.name, "fail", f"the check itself failed: {type(cause).__name__}: {cause}")]
     wrong = sorted({status for _, status, _ in findings} - _STYLES.keys())
     if wrong:

@@ -17,9 +17,9 @@ STANDARD_INPUT = ("-", "/dev/stdin")
 def read_text(source: str) -> str:
     """Return a file's text, or standard input for `-`."""
     if source in STANDARD_INPUT:
-        return sys.stdin.read()
+        return sys.stdin.read().removeprefix("\ufeff")
     try:
-        return Path(source).read_text(encoding="utf-8")
+        return Path(source).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as cause:
         raise ConfigError(
             f"the input cannot be read: {cause}", where=source, next_step="Give a UTF-8 file, or - for standard input."

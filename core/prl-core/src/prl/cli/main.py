@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prl import __version__
 from prl.builtin import prl_commands
@@ -15,8 +17,12 @@ from prl.plugin import CommandEntry, configure_registry, load_target
 from prl.plugin.settings import STRICT_VARIABLE
 from prl.types import ConfigError, PrlError, close_names
 
+if TYPE_CHECKING:
+    import cyclopts
+
 DEBUG_VARIABLE = "PRL_DEBUG"
 USAGE_EXIT = 2
+INTERRUPT_EXIT = 130
 _SWITCHES = {"--debug": DEBUG_VARIABLE, "--strict-plugins": STRICT_VARIABLE}
 
 
@@ -24,15 +30,47 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command line; return its exit code (1 for an error, 2 for a wrong command line)."""
     words = _take_switches(list(sys.argv[1:] if arguments is None else arguments))
     try:
-        return _run(words)
+        code = _run(words)
+        sys.stdout.flush()
+        return code
     except PrlError as error:
         tell(error)
         return USAGE_EXIT if isinstance(error, UsageError) else 1
     except KeyboardInterrupt:
-        return 130
+        if arguments is None:  # all is put away: a second Ctrl-C while Python ends must end it, not print where it was
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        return INTERRUPT_EXIT
     except BrokenPipeError:  # the reader of our output left, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return 0
+    except (OSError, UnicodeEncodeError) as cause:
+        _drop_output()
+        tell(_system_error(cause))
+        return 1
+
+
+def _drop_output() -> None:
+    """Let what is still to be written go nowhere: Python would complain of it once more as it ends."""
+    with contextlib.suppress(OSError, ValueError):  # standard output may be no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _system_error(cause: OSError | UnicodeEncodeError) -> PrlError:
+    """Return what the system refused, where no part of prl knew more about it."""
+    if isinstance(cause, UnicodeEncodeError):
+        error = PrlError(
+            f"the output holds {cause.object[cause.start : cause.end]!r}, which the encoding {cause.encoding} lacks",
+            where="standard output",
+            next_step="Set PYTHONUTF8=1, or a locale with UTF-8, and run it again.",
+        )
+    else:
+        error = PrlError(
+            str(cause.strerror or cause),
+            where=str(cause.filename or "standard output, or a file"),
+            next_step="Repair what it says and run it again; --debug shows where it happened.",
+        )
+    error.__cause__ = cause
+    return error
 
 
 class UsageError(ConfigError):
@@ -135,9 +173,21 @@ def _parse(
     try:
         call, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     except cyclopts.CycloptsError as cause:
-        text = " ".join(str(cause).split())
+        text = _told(cause)
         raise UsageError(text, where=f"prl {entry.name}", next_step=f"See: prl {entry.name} --help") from cause
     return call, bound
+
+
+def _told(cause: cyclopts.CycloptsError) -> str:
+    """Return what is wrong with a command line, in one line."""
+    import cyclopts
+
+    text = " ".join(str(cause).split())
+    argument = cause.argument
+    is_absent = isinstance(cause, cyclopts.MissingArgumentError) and not cause.keyword
+    if is_absent and argument is not None and not argument.tokens:
+        return text.replace(f"Parameter {argument.name} requires an argument", f"{argument.name} is missing")
+    return text
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from .chosen import choose_tokenizer
 from .inputs import read_ids, read_objects, read_options
 from .output import print_json
 
@@ -15,7 +16,7 @@ def run(
     ids: str = "-",
     /,
     *,
-    tokenizer: str,
+    tokenizer: str | None = None,
     renderer: str = "auto",
     model: str | None = None,
     tools: str | None = None,
@@ -29,11 +30,11 @@ def run(
     ids
         A file with token ids (a JSON array, or numbers between blanks), or - for standard input.
     tokenizer
-        A directory with tokenizer.json, or a hub id.
+        A directory with tokenizer.json, or a hub id; the model's own where absent.
     renderer
         A renderer's name, or auto.
     model
-        The model id for auto; the tokenizer's own where absent.
+        A directory or hub id, which is also what auto looks for; the tokenizer's own where absent.
     tools
         A JSON file with tools, which give argument types.
     prompt
@@ -41,9 +42,10 @@ def run(
     option
         A renderer option as key=value; may be given again.
     """
-    from prl import create_renderer, load_tokenizer
+    from prl import create_renderer
 
-    chosen = create_renderer(load_tokenizer(tokenizer), renderer, model=model, **read_options(option or []))
+    loaded, model_id = choose_tokenizer(tokenizer, model, "parse")
+    chosen = create_renderer(loaded, renderer, model=model_id, **read_options(option or []))
     parsed = chosen.parse_response(
         read_ids(ids),
         tools=read_objects(tools, "tools") if tools else None,

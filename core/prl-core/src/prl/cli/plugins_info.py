@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 
 from prl.plugin import PluginRow, Record
@@ -13,6 +14,8 @@ from .output import print_json
 
 def run(name: str, /, *, json: bool = False, timeout: float = DEFAULT_LIMIT_S) -> None:
     """Show one plugin in full: where it comes from, what it offers and needs, and the traceback of its fault.
+
+    Of what a plugin offers, a name that it offers shows that alone.
 
     Parameters
     ----------
@@ -27,10 +30,12 @@ def run(name: str, /, *, json: bool = False, timeout: float = DEFAULT_LIMIT_S) -
     if json:
         print_json({**row.to_dict(), "traceback": row.outcome.traceback})
         return
-    _print(row)
+    named = [record for record in row.outcome.records if record.name == name]
+    is_offered = name not in (row.plugin.name, row.plugin.dist)
+    _print(row, named if named and is_offered else row.outcome.records)
 
 
-def _print(row: PluginRow) -> None:
+def _print(row: PluginRow, records: Sequence[Record]) -> None:
     plugin, outcome = row.plugin, row.outcome
     facts = (
         ("plugin", plugin.name),
@@ -46,7 +51,7 @@ def _print(row: PluginRow) -> None:
     for label, text in facts:
         if text:
             print(f"{label + ':':<14}{text}")
-    for record in outcome.records:
+    for record in records:
         print(f"\n{record.kind.replace('_', ' ')} {record.name}" + (f": {record.summary}" if record.summary else ""))
         for line in _details(record):
             print(f"  {line}")
@@ -58,7 +63,8 @@ def _details(record: Record) -> list[str]:
     shown = []
     for field in fields(record):
         value = getattr(record, field.name)
-        if field.name in ("name", "summary") or value in ("", ()):
+        is_no_limit = type(value) is int and value == field.default  # such as a largest head size of 0
+        if field.name in ("name", "summary") or value in ("", ()) or is_no_limit:
             continue
         shown.append(f"{field.name}: {', '.join(value) if isinstance(value, tuple) else value}")
     return shown

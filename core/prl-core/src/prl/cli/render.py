@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
+from .chosen import choose_tokenizer
 from .inputs import read_objects, read_options
 from .output import paint, print_json
 
@@ -20,7 +21,7 @@ def run(
     messages: str = "-",
     /,
     *,
-    tokenizer: str,
+    tokenizer: str | None = None,
     renderer: str = "auto",
     model: str | None = None,
     tools: str | None = None,
@@ -35,11 +36,11 @@ def run(
     messages
         A JSON file with messages (or an object with "messages" and "tools"), or - for standard input.
     tokenizer
-        A directory with tokenizer.json, or a hub id.
+        A directory with tokenizer.json, or a hub id; the model's own where absent.
     renderer
         A renderer's name, or auto.
     model
-        The model id for auto; the tokenizer's own where absent.
+        A directory or hub id, which is also what auto looks for; the tokenizer's own where absent.
     tools
         A JSON file with tools.
     generation_prompt
@@ -49,10 +50,10 @@ def run(
     option
         A renderer option as key=value; may be given again.
     """
-    from prl import create_renderer, load_tokenizer
+    from prl import create_renderer
 
-    loaded = load_tokenizer(tokenizer)
-    chosen = create_renderer(loaded, renderer, model=model, **read_options(option or []))
+    loaded, model_id = choose_tokenizer(tokenizer, model, "render")
+    chosen = create_renderer(loaded, renderer, model=model_id, **read_options(option or []))
     rendered = chosen.render(
         read_objects(messages, "messages"),
         tools=read_objects(tools, "tools") if tools else None,

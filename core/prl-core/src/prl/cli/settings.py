@@ -14,18 +14,18 @@ def settings_for(words: Sequence[str]) -> PluginSettings:
     path = _config_path(words)
     if path is None or not path.is_file():
         return PluginSettings.from_environment()
-    from prl.config import PluginsConfig, locate_key
+    from prl.config import PluginsConfig, Sources, locate_key
     from prl.config.layers import read_toml
     from prl.plugin.options import build_model
 
-    section = read_toml(path)[0].get("plugins", {})
+    data, text = read_toml(path)
+    section = data.get("plugins", {})
     if not isinstance(section, dict):
         raise ConfigError(
             "'plugins' is not a section", where=locate_key(path, ("plugins",)), next_step="Write [plugins]."
         )
-    return build_model(
-        PluginsConfig, section, where="", locate=lambda key: locate_key(path, ("plugins", *key))
-    ).settings()
+    with Sources(path, data, text).telling():
+        return build_model(PluginsConfig, section, where="", section=("plugins",)).settings()
 
 
 def _config_path(words: Sequence[str]) -> Path | None:

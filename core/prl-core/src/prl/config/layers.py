@@ -36,7 +36,7 @@ class Assignment:
 def read_toml(path: Path) -> tuple[dict[str, Any], str]:
     """Return a file's data and its text; raise `ConfigError` with file and line."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")  # some editors begin a file with a byte order mark
     except OSError as cause:
         raise ConfigError(
             f"the config file cannot be read: {cause.strerror or cause}",
@@ -67,6 +67,22 @@ def from_environment(environment: Mapping[str, str], prefix: str, fields: Iterab
         if len(path) > 1 or path[0] in names:
             found.append(Assignment(path, text, f"environment variable {variable}"))
     return found
+
+
+def refuse_near_misses(environment: Mapping[str, str], prefix: str, keys: Mapping[str, Sequence[str]]) -> None:
+    """Raise `ConfigError` for `PRL_TRAINER_LR`: it would set nothing, and `PRL_TRAINER__LR` is meant.
+
+    `keys` are those of each section.
+    """
+    for section, names in keys.items():
+        for name in names:
+            meant = f"{section}_{name}".upper()
+            if f"{prefix}{meant}" in environment:
+                raise ConfigError(
+                    f"{prefix}{meant} sets nothing: section and key are joined by two underscores",
+                    where=f"environment variable {prefix}{meant}",
+                    next_step=f"Write {prefix}{section.upper()}__{name.upper()}.",
+                )
 
 
 def from_pairs(pairs: Sequence[str]) -> list[Assignment]:

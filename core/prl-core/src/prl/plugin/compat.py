@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
 from packaging.requirements import InvalidRequirement, Requirement
 
 from prl import __version__
@@ -17,16 +18,14 @@ def incompatibility(plugin: FoundPlugin, core_version: str = __version__) -> Out
     for text in plugin.requires:
         try:
             requirement = Requirement(text)
-        except InvalidRequirement as cause:
+            if same_name(requirement.name, CORE_PLUGIN) and _applies(requirement):
+                requirements.append(requirement)
+        except (InvalidRequirement, UndefinedComparison, UndefinedEnvironmentName) as cause:
             if same_name(text[: len(CORE_PLUGIN)], CORE_PLUGIN):
+                told = " ".join(str(cause).split())  # the reader draws an arrow below the place
                 return _refuse(
-                    plugin, f"its requirement {text!r} cannot be read: {cause}", "Ask its author to correct it."
+                    plugin, f"its requirement {text!r} cannot be read: {told}", "Ask its author to correct it."
                 )
-            continue
-        if same_name(requirement.name, CORE_PLUGIN) and (
-            not requirement.marker or requirement.marker.evaluate({"extra": ""})
-        ):
-            requirements.append(requirement)
     if not requirements:
         lower = ".".join(core_version.split(".")[:2])
         return _refuse(
@@ -42,6 +41,11 @@ def incompatibility(plugin: FoundPlugin, core_version: str = __version__) -> Out
                 f'Run: pip install "{CORE_PLUGIN}{requirement.specifier}", or another version of {plugin.dist}.',
             )
     return None
+
+
+def _applies(requirement: Requirement) -> bool:
+    """Whether the requirement's marker, if any, is true here; raise where the marker means nothing."""
+    return not requirement.marker or requirement.marker.evaluate({"extra": ""})
 
 
 def _refuse(plugin: FoundPlugin, error: str, next_step: str) -> Outcome:

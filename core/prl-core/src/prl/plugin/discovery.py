@@ -13,6 +13,8 @@ from .naming import canonical, same_name
 
 GROUP = "prl.plugins"
 CORE_PLUGIN = "prl-core"
+LEFT_OVER = "~"
+"""How pip renames what it is about to replace; where it was killed, such folders stay, and pip passes over them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,8 @@ def discover() -> list[FoundPlugin]:
     """Return every installed plugin, sorted by name, so that installation order never matters."""
     found: dict[str, list[FoundPlugin]] = {}
     for dist in metadata.distributions():
+        if _folder(dist).name.startswith(LEFT_OVER):
+            continue
         plugins = list(_plugins_of(dist))
         if not plugins:
             continue
@@ -57,7 +61,8 @@ def _plugins_of(dist: metadata.Distribution) -> Iterator[FoundPlugin]:
         text = dist.read_text("entry_points.txt")
         if text is None or f"[{GROUP}]" not in text.replace(" ", "") or _is_shadowed(dist):
             return
-        entries = [(entry.name, entry.value) for entry in dist.entry_points if entry.group == GROUP]
+        # Once each: some editable installs of setuptools write every entry point twice.
+        entries = dict.fromkeys((entry.name, entry.value) for entry in dist.entry_points if entry.group == GROUP)
         name, version, requires = dist.name, dist.version, tuple(dist.requires or ())
     except Exception as cause:  # noqa: BLE001 - the loader's own: any metadata fault becomes a row, never a crash
         yield _unreadable(dist, cause)
@@ -73,8 +78,13 @@ def _is_shadowed(dist: metadata.Distribution) -> bool:
     return str(first.locate_file("")) != str(dist.locate_file(""))
 
 
+def _folder(dist: metadata.Distribution) -> Path:
+    """Return the folder of the metadata, where the distribution tells; else the one that holds the distribution."""
+    return Path(str(getattr(dist, "_path", dist.locate_file(""))))
+
+
 def _unreadable(dist: metadata.Distribution, cause: Exception) -> FoundPlugin:
-    folder = Path(str(getattr(dist, "_path", dist.locate_file(""))))
+    folder = _folder(dist)
     stem, _, version = folder.name.removesuffix(".dist-info").removesuffix(".egg-info").partition("-")
     return FoundPlugin(
         name=stem,

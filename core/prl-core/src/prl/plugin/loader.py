@@ -21,8 +21,6 @@ from .records import Record
 from .state import Outcome, Status
 from .validate import check_module, check_records
 
-_FAULTS = (Exception, SystemExit)
-
 
 def load_plugins(plugins: Sequence[FoundPlugin]) -> list[Outcome]:
     """Load plugins in this process; each outcome stands alone."""
@@ -44,14 +42,16 @@ def load_plugin(plugin: FoundPlugin) -> Outcome:
                 collected.extend(check_records(hook, returned))
         step = "collecting its records"
         _refuse_repeats(collected)
-    except _FAULTS as cause:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:  # noqa: BLE001 - sys.exit and a panic of a Rust extension are no `Exception`
         return _failed(plugin, step, cause, collected)
     return Outcome(status=Status.LOADED, records=tuple(collected))
 
 
 def import_value(value: str) -> object:
-    """Import "module" or "module:attribute"."""
-    module_name, _, attribute = value.partition(":")
+    """Import "module" or "module:attribute"; extras behind it ("module [extra]") say only what it may need."""
+    module_name, _, attribute = value.partition("[")[0].partition(":")
     found: object = importlib.import_module(module_name.strip())
     for part in filter(None, attribute.strip().split(".")):
         found = getattr(found, part)

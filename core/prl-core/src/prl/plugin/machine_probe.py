@@ -84,7 +84,7 @@ def _reason(record: AttentionEntry, machine: Machine | None) -> str:
         load_target(record)()
     except PrlError as error:
         return error.what
-    except Exception as error:  # noqa: BLE001 - the kernel's own code runs here, and its fault is what is asked for
+    except BaseException as error:  # noqa: BLE001 - the kernel's own code runs here, and its fault is what is asked for
         return f"{type(error).__name__}: {error}"
     return ""
 

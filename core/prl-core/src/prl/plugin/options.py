@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from prl.types import ConfigError, close_names
+from prl.types import ConfigError, Key, close_names
 
 M = TypeVar("M", bound=BaseModel)
-Path = tuple[str | int, ...]
+_SHOWN = 120
 
 
 class NoOptions(BaseModel):
@@ -20,14 +20,17 @@ class NoOptions(BaseModel):
 
 
 def build_model(
-    model: type[M], values: Mapping[str, Any], *, where: str, locate: Callable[[Path], str] | None = None
+    model: type[M], values: Mapping[str, Any], *, where: str, section: Sequence[str | int] | None = None
 ) -> M:
-    """Validate values; raise `ConfigError` that tells every fault. `locate` turns a key path into "file:line"."""
+    """Validate values; raise `ConfigError` that tells every fault.
+
+    `section` is the place of the values in a config: the error then names the keys there, for who read the config.
+    """
     unknown = sorted(set(values) - set(field_names(model))) if model.model_config.get("extra") == "ignore" else []
     unknown = unknown or (sorted(set(values) - set(field_names(model))) if "extra" not in model.model_config else [])
     if unknown:  # a model that would drop unknown keys silently is held to the same rule as one that forbids them
         faults = [_unknown_key(model, (key,)) for key in unknown]
-        paths: list[Path] = [(key,) for key in unknown]
+        paths: list[Key] = [(key,) for key in unknown]
     else:
         try:
             return model.model_validate(dict(values))
@@ -35,11 +38,11 @@ def build_model(
             errors = cause.errors(include_url=False, include_context=False)
             faults = [_fault(model, error) for error in errors]
             paths = [tuple(error["loc"]) for error in errors]
-    places = dict.fromkeys(map(locate, paths)) if locate else {}
     raise ConfigError(
         "; ".join(what for what, _ in faults),
-        where=", ".join(filter(None, [where, *places])),
+        where=where,
         next_step=" ".join(dict.fromkeys(step for _, step in faults if step)),
+        keys=[] if section is None else [(*section, *path) for path in paths],
     )
 
 
@@ -49,25 +52,28 @@ def field_names(model: type[BaseModel]) -> list[str]:
 
 
 def _fault(model: type[BaseModel], error: Any) -> tuple[str, str]:
-    path: Path = tuple(error["loc"])
+    path: Key = tuple(error["loc"])
     if error["type"] == "extra_forbidden":
         return _unknown_key(model, path)
     key = spelled(path)
     if error["type"] == "missing":
         return f"key {key!r} is missing", f"Set {key}."
-    message = error["msg"][:1].lower() + error["msg"][1:]
+    message = error["msg"].removeprefix("Value error, ")  # a validator's own words need no such title
+    message = message[:1].lower() + message[1:]
     if not path:
         return message, "Correct the values together."
-    return f"key {key!r}: {message}, and is {error['input']!r}", f"Correct {key}."
+    given = repr(error["input"])
+    shown = given if len(given) <= _SHOWN else f"{given[: _SHOWN - 3]}..."  # it may be a whole section
+    return f"key {key!r}: {message}, and is {shown}", f"Correct {key}."
 
 
-def _unknown_key(model: type[BaseModel], path: Path) -> tuple[str, str]:
-    names = _names_at(model, path[:-1])
+def _unknown_key(model: type[BaseModel], path: Key) -> tuple[str, str]:
+    names = names_at(model, path[:-1])
     known = f"Keys{' of ' + spelled(path[:-1]) if path[:-1] else ''}: {', '.join(names) or 'none'}."
     return f"unknown key {spelled(path)!r}", f"{close_names(str(path[-1]), names)} {known}".strip()
 
 
-def _names_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
+def names_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """Return the keys allowed at a path; all candidates where it passes a union."""
     current: list[type[BaseModel]] = [model]
     for part in path:

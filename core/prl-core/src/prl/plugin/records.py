@@ -100,10 +100,12 @@ class AttentionEntry(Record):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EnvironmentEntry(Record):
-    """Target: `create(options) -> Environment`, or an `AgentEnvironment`."""
+    """Target: `create(options) -> Environment`, or an `AgentEnvironment`; `needs` and `install` as for an engine."""
 
     kind: ClassVar[str] = "environment"
     options: str = ""
+    needs: tuple[str, ...] = ()
+    install: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,6 +32,10 @@ class PluginSettings:
     prefer: Mapping[str, str] = field(default_factory=dict)
     strict: bool = False
 
+    def __post_init__(self) -> None:
+        prefer = {_one_spelling(key): plugin for key, plugin in self.prefer.items()}
+        object.__setattr__(self, "prefer", prefer)
+
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> PluginSettings:
         """Read `PRL_PLUGINS`, `PRL_DISABLE_PLUGINS` and `PRL_STRICT_PLUGINS`."""
@@ -59,6 +63,12 @@ class PluginSettings:
             prefer={**self.prefer, **(prefer or {})},
             strict=self.strict or strict,
         )
+
+
+def _one_spelling(key: str) -> str:
+    """Return "kind:name" with the kind as records have it: `tool-parser` is `tool_parser`, here as everywhere."""
+    kind, separator, name = key.partition(":")
+    return f"{kind.replace('-', '_')}{separator}{name}" if separator else key
 
 
 def names_any(names: Iterable[str], *candidates: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from prl.types import ConfigError, PluginError
@@ -43,15 +43,18 @@ def build_options(
     values: Mapping[str, Any],
     *,
     where: str = "",
-    locate: Callable[[tuple[str | int, ...]], str] | None = None,
+    section: Sequence[str | int] | None = None,
 ) -> BaseModel:
-    """Check a plain mapping against the record's own options model; unknown keys and wrong types are `ConfigError`."""
+    """Check a plain mapping against the record's own options model; unknown keys and wrong types are `ConfigError`.
+
+    `section` is the place of the options in a config, such as `("engine", "options")`.
+    """
     from .options import NoOptions, build_model  # pydantic, which only options need
 
     target = str(getattr(record, "options", ""))
     model: type[BaseModel] = _import(record, target) if target else NoOptions
     place = where or f"options of {record.kind.replace('_', ' ')} {record.name!r}"
-    return build_model(model, values, where=place, locate=locate)
+    return build_model(model, values, where=place, section=section)
 
 
 def required_options(record: Record) -> list[str]:
@@ -83,7 +86,9 @@ def create(kind: str, name: str, /, *args: Any, **options: Any) -> Any:
 def _import(record: Record, value: str) -> Any:
     try:
         return import_value(value)
-    except Exception as cause:  # the loader's second half: whatever a plugin's module raises is told, with its cause
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:  # the loader's second half: whatever a plugin's module raises is told
         hint = f" Try: {_install(record)}" if _install(record) else ""
         raise PluginError(
             f"{record.kind.replace('_', ' ')} {record.name!r} cannot be loaded: {type(cause).__name__}: {cause}",

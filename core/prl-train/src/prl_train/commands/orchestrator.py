@@ -18,14 +18,16 @@ def run(*overrides: str, config: Annotated[Path, Parameter(name=("--config", "-c
     config
         The run's TOML file, the same for both processes.
     """
-    from prl.config import load_config
+    from prl.config import read_sources
     from prl_train.config import RLConfig
 
-    checked = load_config(RLConfig, config, overrides)
+    sources = read_sources(RLConfig, config, overrides)
+    checked = sources.load(RLConfig)
 
     from prl_train.launch.processes import run_orchestrator
 
-    from .told import tell_outcome
+    from .told import tell_outcome, tell_stop
 
-    outcome = run_orchestrator(checked)
+    with sources.telling(), tell_stop(checked.run.directory, "orchestrator", "-c", str(config), *overrides):
+        outcome = run_orchestrator(checked)
     tell_outcome(checked, outcome.note)

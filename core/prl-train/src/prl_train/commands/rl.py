@@ -27,7 +27,7 @@ def run(
     overwrite
         Replace the run in run.directory.
     """
-    from prl.config import load_config
+    from prl.config import read_sources
     from prl.types import ConfigError
     from prl_train.config import RLConfig
 
@@ -36,11 +36,13 @@ def run(
             "--resume and --overwrite exclude each other", where="prl rl", next_step="give one of them, or none"
         )
     existing = [f"run.existing={value}" for value, wanted in (("resume", resume), ("overwrite", overwrite)) if wanted]
-    checked = load_config(RLConfig, config, [*overrides, *existing])
+    sources = read_sources(RLConfig, config, [*overrides, *existing])
+    checked = sources.load(RLConfig)
 
     from prl_train.launch.processes import run_everything
 
-    from .told import tell_outcome
+    from .told import tell_outcome, tell_stop
 
-    outcome = run_everything(checked)
+    with sources.telling(), tell_stop(checked.run.directory, "rl", "-c", str(config), "--resume", *overrides):
+        outcome = run_everything(checked)
     tell_outcome(checked, outcome.note)

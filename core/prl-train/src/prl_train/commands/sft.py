@@ -26,11 +26,15 @@ def run(
     resume
         Go on from the newest checkpoint in the run's directory.
     """
-    from prl.config import load_config
+    from prl.config import read_sources
     from prl_train.sft import SftConfig
 
-    checked = load_config(SftConfig, config, overrides)
+    sources = read_sources(SftConfig, config, overrides)
+    checked = sources.load(SftConfig)
 
     from prl_train.sft.processes import run_here
 
-    run_here(checked, resume)
+    from .told import tell_stop
+
+    with sources.telling(), tell_stop(checked.directory, "sft", "-c", str(config), "--resume", *overrides):
+        run_here(checked, resume)

@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 from prl_train.config import RLConfig
 from prl_train.report import Summary, summarise
 from prl_train.run import RunFolder
 from prl_train.run.metrics import read_metrics
+
+
+@contextmanager
+def tell_stop(directory: Path, *again: str) -> Iterator[None]:
+    """Where Ctrl-C stops the run, say that nothing is lost and with which words after `prl` it goes on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        words = shlex.join(["prl", *again])
+        print(f"prl: stopped; what {directory} holds is whole. Go on with: {words}", file=sys.stderr)
+        raise
 
 
 def tell_outcome(config: RLConfig, note: str = "") -> None:

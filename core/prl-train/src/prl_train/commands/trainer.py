@@ -20,14 +20,18 @@ def run(*overrides: str, config: Annotated[Path, Parameter(name=("--config", "-c
     config
         The run's TOML file, the same for both processes.
     """
-    from prl.config import load_config
+    from prl.config import read_sources
     from prl_train.config import RLConfig
 
-    checked = load_config(RLConfig, config, overrides)
+    sources = read_sources(RLConfig, config, overrides)
+    checked = sources.load(RLConfig)
 
     from prl_train.distributed import find_place
     from prl_train.launch.processes import run_trainer
 
-    steps = run_trainer(checked)
+    from .told import tell_stop
+
+    with sources.telling(), tell_stop(checked.run.directory, "trainer", "-c", str(config), *overrides):
+        steps = run_trainer(checked)
     if find_place().is_main:
         print(f"trained {steps} steps; weights and checkpoints are in {checked.run.directory}")
