@@ -78,9 +78,9 @@ $(STAMPS)/run: $(STAMPS)/venv constraints.txt $(WORKSPACE:%=%/pyproject.toml)
 	$(INSTALL) --no-build-isolation $(EDITABLE)
 	@touch $@
 
-$(STAMPS)/test: $(STAMPS)/run tests/requirements.txt tests/requirements-data.txt $(OTHERS:%=%/pyproject.toml)
+$(STAMPS)/test: $(STAMPS)/run tests/requirements.txt tests/requirements-data.txt tests/requirements-verifiers.txt $(OTHERS:%=%/pyproject.toml)
 	$(INSTALL) -r tests/requirements.txt
-	$(INSTALL) --no-deps -r tests/requirements-data.txt
+	$(INSTALL) --no-deps -r tests/requirements-data.txt -r tests/requirements-verifiers.txt
 	$(INSTALL) --no-deps --no-build-isolation $(OTHERS:%=-e %)
 	@touch $@
 

@@ -12,6 +12,8 @@ import transformers
 from workloads import Rollout
 
 from prl import build_supervised_sample, create_renderer, load_tokenizer
+from prl.render import proven_bridge
+from prl.types import PromptIds
 
 Messages = Sequence[dict[str, Any]]
 Prompts = list[list[int]]
@@ -106,18 +108,17 @@ class Prl:
         """Render the first prompt, bridge to all others."""
         return _bridged(self._renderer, rollout, completions)
 
-    def rollout_in_one_list(self, rollout: Rollout, completions: Prompts) -> tuple[list[int], list[int]]:
-        """Return the rollout's ids, in one list that grows, and where each prompt ends: prompts are its beginnings."""
-        renderer = self._renderer
-        ids = renderer.render(rollout.prompt_messages(0), tools=rollout.tools, add_generation_prompt=True).token_ids
-        ends = [len(ids)]
+    def session_rollout(self, rollout: Rollout, completions: Prompts) -> Sequence[Sequence[int]]:
+        """Do it as a session of the renderer mode does: every bridge is proven, and prompts share their memory."""
+        renderer, tools = self._renderer, rollout.tools
+        prompts = [PromptIds(renderer.render_ids(rollout.prompt_messages(0), tools=tools, add_generation_prompt=True))]
         for turn, completion in enumerate(completions[:-1]):
-            result = rollout.messages[rollout.opening + 2 * turn + 1]
-            tail = renderer.bridge_tail(ids, completion, [result], tools=rollout.tools)
-            ids += completion
-            ids += tail.token_ids
-            ends.append(len(ids))
-        return ids, ends
+            end = rollout.opening + 2 * turn + 1
+            history, new = rollout.messages[:end], rollout.messages[end : end + 1]
+            prompt = proven_bridge(renderer, prompts[-1], completion, new, tools=tools, history=history)
+            assert prompt is not None
+            prompts.append(prompt)
+        return prompts
 
     def parse(self, completions: Prompts, tools: Any, prompt: list[int]) -> list[Any]:
         """Parse completions."""

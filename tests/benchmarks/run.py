@@ -88,7 +88,7 @@ def _prepare_rollout(turns: int) -> Callable[[Field, int], dict[str, Run]]:
             runs[f"{field.hf.name}, every 6th turn"] = lambda: field.hf.rollout(work, range(3, turns, 6))
         for own in field.ours:
             runs[own.name] = _bind(own.fresh().rollout, work, completions)
-            runs[f"{own.name}, one list"] = _bind(own.fresh().rollout_in_one_list, work, completions)
+            runs[f"{own.name}, as a session"] = _bind(own.fresh().session_rollout, work, completions)
         return runs
 
     return prepare
@@ -104,8 +104,7 @@ def _check_rollout(turns: int) -> Callable[[Field], None]:
         _equal([expected[turn] for turn in some], field.hf.rollout(work, some), field.hf.name)
         for own in field.ours:
             _equal(expected, own.fresh().rollout(work, completions), own.name)
-            ids, ends = own.fresh().rollout_in_one_list(work, completions)
-            _equal(expected, [ids[:end] for end in ends], own.name)
+            _equal(expected, own.fresh().session_rollout(work, completions), own.name)
 
     return check
 

@@ -73,5 +73,11 @@ def test_a_renderer_needs_no_deep_learning_library() -> None:
     assert not {"torch", "transformers", "numpy"} & set(heavy_among(imported_by(code)))
 
 
+def test_a_process_that_only_loads_weights_needs_no_web_framework() -> None:
+    """An engine's workers import the checks of checkpoints, and no server."""
+    modules = imported_by("import prl.serving.checkpoints, prl.serving.schemas")
+    assert heavy_among(modules) == []
+
+
 def test_the_probe_notices_a_heavy_import() -> None:
     assert heavy_among(imported_by("import jinja2")) == ["jinja2"]

@@ -37,6 +37,17 @@ def test_the_example_prints_what_the_readme_says(
     assert capsys.readouterr().out == printed
 
 
+def test_the_figures_are_those_that_the_audit_prints() -> None:
+    """A first claim that nobody can reproduce is the last one that is believed."""
+    rows = README.read_text(encoding="utf-8").split("| --- | --- | --- | --- |\n")[1].splitlines()
+    told = [[int(cell) for cell in row.strip("|").split("|")[1:]] for row in rows[:2]]
+    page = (ROOT / "docs" / "how-to" / "audit-your-rollouts.md").read_text(encoding="utf-8")
+    for mode, (breaks, samples, tokens) in zip(("chat", "renderer"), told, strict=True):
+        printed = re.search(rf"^  {mode}: (\d+) breaks?, (\d+) samples?, (\d+) tokens$", page, re.M)
+        assert printed is not None
+        assert [int(one) for one in printed.groups()] == [breaks, samples, tokens]
+
+
 def test_the_example_has_about_ten_lines() -> None:
     [code] = [block.text for block in blocks(README) if block.language == "python"]
     assert len(code.splitlines()) <= 11

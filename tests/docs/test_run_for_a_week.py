@@ -16,6 +16,7 @@ from fixtures.environments import ROOT
 from prl_train.config import RLConfig
 from prl_train.launch.open_run import MAY_DIFFER
 from prl_train.run import folder
+from prl_train.sft.resume import FIXED
 
 PAGE = ROOT / "docs" / "how-to" / "run-for-a-week.md"
 WELL = {
@@ -44,10 +45,26 @@ def test_everything_in_a_run_folder_is_explained() -> None:
     assert {*folder._OWN_FOLDERS, *folder._OWN_FILES} <= named
 
 
-def test_what_the_page_lets_one_change_may_change() -> None:
-    text = PAGE.read_text(encoding="utf-8")
-    [sentence] = re.findall(r"^Where and how a run runs may change.*?\.(?=[ \n][A-Z])", text, re.M | re.S)
-    assert {name.strip("[]") for name in re.findall(r"`([^`]+)`", sentence)} | {"sinks"} <= set(MAY_DIFFER)
+def rows_of_changes() -> list[list[str]]:
+    table = PAGE.read_text(encoding="utf-8").split("## What may change on a resume")[1].split("\n\n")[1]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+
+
+def names_in(text: str) -> set[str]:
+    return {name for name in re.findall(r"`([^`]+)`", text) if not name.startswith("prl ")}
+
+
+def test_what_the_page_lets_one_change_may_change_and_nothing_else() -> None:
+    """A setting that is said to be free, and stops the run after a night; or one that nobody dares to change."""
+    free = [row[0].split("of `prl sft`")[0] for row in rows_of_changes() if row[1].startswith("may change")]
+    assert set().union(*map(names_in, free)) == set(MAY_DIFFER)
+
+
+def test_what_the_page_fixes_in_a_supervised_run_is_fixed() -> None:
+    fixed = [names_in(row[0]) for row in rows_of_changes() if row[2] == "fixed"]
+    assert fixed == [set(FIXED)]
+    free = [row[0] for row in rows_of_changes() if row[2].startswith("may change")]
+    assert not set().union(*map(names_in, free)) & set(FIXED)
 
 
 @pytest.mark.parametrize(

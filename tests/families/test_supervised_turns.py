@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -75,6 +76,31 @@ def test_a_turn_is_trained_as_it_is_sampled_stop_token_included(made: tuple[Any,
         parsed = renderer.parse_response(said, tools=TOOLS, prompt_ids=prompt)
         assert (parsed.content or "").strip() == (MESSAGES[turn]["content"] or "").strip()
         assert [call.name for call in parsed.tool_calls] == ["lamp"] * (turn == 1)
+
+
+ODD = {
+    ("minimax-m2", "minimax-m2"): {"turns_as_template": 3},
+    ("deepseek-v3", "deepseek-v3"): {"turns_without_stop": 1},
+    ("qwen3", "qwen3"): {},
+}
+
+
+@pytest.mark.parametrize("mode", ["auto", "per_turn"])
+@pytest.mark.parametrize(("family", "odd"), ODD.items(), ids=lambda value: value[0] if len(value) == 2 else "")
+def test_what_a_template_makes_of_turns_without_reasoning_is_counted(
+    family: tuple[str, str], odd: dict[str, int], mode: Any
+) -> None:
+    """Turns behind a prompt that no engine gives, or that never end, are trained and nobody hears of it."""
+    tokenizer = real_tokenizer(family[1])
+    messages = [{key: value for key, value in one.items() if key != "reasoning_content"} for one in MESSAGES]
+    renderer = create_renderer(tokenizer, family[0])
+    samples = SampleBuilder(renderer, tokenizer, mode=mode).build({"messages": messages, "tools": TOOLS})
+    assert sum((Counter(sample.notes) for sample in samples), Counter()) == odd
+
+
+def test_nothing_is_odd_where_each_turn_goes_on_from_its_prompt(made: tuple[Any, Tokenizer]) -> None:
+    samples = SampleBuilder(*made).build({"messages": MESSAGES, "tools": TOOLS})
+    assert [dict(sample.notes) for sample in samples] == [{}] * len(samples)
 
 
 def test_few_samples_train_the_same_tokens_as_one_a_turn(made: tuple[Any, Tokenizer]) -> None:

@@ -199,6 +199,12 @@ class TrainsTheClose(ChatRenderer):
         )
 
 
+@in_renderer("a_bridge_extends_the_exact_ids")
+class BridgesListsOnly(ChatRenderer):
+    def bridge_to_next_turn(self, prompt: Any, *arguments: Any, **how: Any) -> Any:
+        return super().bridge_to_next_turn(prompt, *arguments, **how) if isinstance(prompt, list) else None
+
+
 @in_renderer("a_bridge_refuses_assistant_messages")
 class BridgesAssistants(ChatRenderer):
     def bridge_to_next_turn(self, prompt: Any, completion: Any, new: Any, **how: Any) -> Any:

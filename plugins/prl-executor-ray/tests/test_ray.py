@@ -104,7 +104,7 @@ async def test_errors_cross_in_their_three_parts() -> None:
     with pytest.raises(ConfigError, match="no engine"):
         async with running(spec(fails=True), num_workers=1):
             pass
-    with pytest.raises(ConfigError, match="cannot import its target"):
+    with pytest.raises(ConfigError, match="target cannot be imported"):
         async with running(WorkerSpec(target="nowhere:create"), num_workers=1):
             pass
 

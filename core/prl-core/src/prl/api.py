@@ -9,7 +9,7 @@ from typing import Any, cast
 from prl.contracts import Renderer
 from prl.plugin import create, get_registry, resolve_renderer
 from prl.tokenizer import as_tokenizer
-from prl.types import Message, RenderedTokens, RenderError, ToolSpec
+from prl.types import ConfigError, Message, RenderedTokens, RenderError, ToolSpec
 
 
 def list_renderers() -> list[str]:
@@ -29,6 +29,13 @@ def create_renderer(tokenizer: Any, name: str = "auto", *, model: str | None = N
     Raises `PluginError` for an unknown name, `ConfigError` for an unknown option, `TokenizerError` for a missing
     control token.
     """
+    for argument, value in (("name", name), ("model", model or "")):
+        if not isinstance(value, str):
+            raise ConfigError(
+                f"{argument} is {value!r}, not a text",
+                where=f"create_renderer({argument}=...)",
+                next_step='give a name of `prl.list_renderers()`, or "auto" and a model id',
+            )
     adapted = as_tokenizer(tokenizer)
     record = resolve_renderer(name, model=model or adapted.name_or_path or None, chat_template=adapted.chat_template)
     return cast(Renderer, create("renderer", record.name, adapted, **options))
@@ -57,12 +64,18 @@ def build_supervised_sample(
     `messages_to_train` narrows the targets to some message indices. Raises `RenderError` where nothing would be
     trained.
     """
+    if not callable(getattr(renderer, "render", None)):
+        raise ConfigError(
+            f"a {type(renderer).__name__} is no renderer",
+            where="build_supervised_sample(renderer, ...)",
+            next_step="give what `prl.create_renderer(tokenizer, name)` returns",
+        )
     rendered = renderer.render(messages, tools=tools)
     mask = rendered.loss_mask(roles, messages=messages_to_train)
     if True not in mask:
         raise RenderError(
             "no token of this conversation would be trained",
-            where=f"{len(messages)} messages, roles {', '.join(sorted(roles))}",
+            where=f"{len(messages)} messages, roles {', '.join(sorted(map(str, roles)))}",
             next_step="check that the conversation holds a turn of these roles, or drop the sample",
         )
     return SupervisedSample(rendered.token_ids, mask, rendered)

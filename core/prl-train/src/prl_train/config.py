@@ -185,6 +185,9 @@ class EvaluationSection(Section):
     at_end: bool = Field(default=True, description="also evaluate the last weights; the run waits for it")
     max_concurrency: PositiveInt = Field(default=64, description="its rollouts in flight, besides those of training")
     solved_reward: float = Field(default=1.0, description="the reward from which pass@k counts a rollout as solved")
+    keep_rollouts: PositiveInt | None = Field(
+        default=None, description="its last times whose rollouts stay in the run folder; absent: all; figures stay"
+    )
     sampling: SamplingOverrides = Field(default_factory=SamplingOverrides)
 
 

@@ -69,6 +69,24 @@ def test_auto_says_what_it_passes_over(rival: Callable[[str], None], monkeypatch
         assert resolve_kernel("auto", device="cpu", dtype="float32").name == "sdpa"
 
 
+@pytest.mark.parametrize(("warn_only", "served"), [(False, False), (True, True)])
+def test_a_run_that_must_repeat_its_bits_gets_no_kernel_that_cannot(
+    rival: Callable[[], None], warn_only: bool, served: bool
+) -> None:
+    """torch refuses its own operations that differ from run to run; a plugin's kernel was taken without a word."""
+    rival()
+    torch.use_deterministic_algorithms(True, warn_only=warn_only)
+    try:
+        assert resolve_kernel("auto", device="cpu", dtype="float32").name == "sdpa"
+        if served:
+            assert resolve_kernel("quick", device="cpu", dtype="float32").name == "quick"
+        else:
+            with pytest.raises(ConfigError, match="'quick' has no 'deterministic'"):
+                resolve_kernel("quick", device="cpu", dtype="float32")
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_auto_on_a_gpu_takes_the_newest_flash_attention_that_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `auto` would do there, as far as records and devices tell it without a GPU."""
     loaded: list[str] = []

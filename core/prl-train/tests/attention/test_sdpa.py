@@ -63,6 +63,24 @@ def test_packed_attention_and_gradients_equal_each_document_alone(
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("scale", [0.0, -0.3])
+@pytest.mark.parametrize("window", [(-1, -1), (2, 0)])
+@pytest.mark.parametrize("far", [0.0, -200.0], ids=["plain", "with sinks that take nothing"])
+def test_a_scale_of_nought_or_below_is_a_scale(scale: float, window: tuple[int, int], far: float) -> None:
+    """Models learn or turn their scale; torch's operator multiplies its masked scores too, and gives nan."""
+    torch.manual_seed(2)
+    q, k, v = (torch.randn(9, heads, 8, dtype=torch.float64, requires_grad=True) for heads in (4, 2, 2))
+    weights = torch.randn(9, 4, 8, dtype=torch.float64)
+    sinks = torch.full((4,), far, dtype=torch.float64) if far else None
+    borders = torch.tensor([0, 6, 9], dtype=torch.int32)
+    got = sdpa(q, k, v, cu_seqlens=borders, max_seqlen=6, window=window, softmax_scale=scale, sinks=sinks)
+    want = naive(q, k, v, [6, 3], True, window, scale)
+    torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
+    gradients = [torch.autograd.grad((out * weights).sum(), (q, k, v)) for out in (got, want)]
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-12)
+
+
 def test_padding_after_the_last_document_gives_zeros_and_touches_nobody() -> None:
     q, k, v = (torch.randn(6, 1, 4) for _ in range(3))
     boundaries = torch.tensor([0, 4], dtype=torch.int32)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -49,6 +51,10 @@ def make_models(folder: Path) -> None:
         config = CONFIG_MAPPING[kind](**(SIZES | changes))
         config.pad_token_id = None
         save(AutoModelForCausalLM.from_config(config), folder / kind)
+    # A head of its own, in a checkpoint whose config.json says that there is none.
+    shutil.copytree(folder / "granite", folder / "granite_own_head")
+    settings = json.loads((folder / "granite_own_head" / "config.json").read_text())
+    (folder / "granite_own_head" / "config.json").write_text(json.dumps(settings | {"tie_word_embeddings": True}))
     small_qwen3_vl(vocabulary=270, image=IMAGE, std=0.15).save_pretrained(folder / "qwen3_vl")
 
 
@@ -84,6 +90,7 @@ def image_rows() -> list[MicroBatch]:
 
 CASES: dict[str, tuple[str, Callable[[], list[MicroBatch]], dict[str, Any]]] = {
     "scaled logits": ("granite", plain_rows, {"logprob_chunk": 4}),
+    "a head of its own": ("granite_own_head", plain_rows, {}),
     "capped logits": ("gemma3_text", plain_rows, {"logprob_chunk": 4, "logprob_vocabulary_chunk": 100}),
     "full logits": ("gemma3_text", plain_rows, {"logprob_chunk": 0}),
     "replayed experts": ("qwen3_moe", routed_rows, {"gradient_checkpointing": True}),

@@ -158,6 +158,8 @@ async def test_images_of_a_tasks_opening_messages_are_prepared_ahead(tmp_path: P
     refused: Message = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "../b.png"}}]}
     attach.expect([named])
     attach.expect([refused])  # the rollout itself will tell
-    await asyncio.sleep(0.2)
-    assert attach.cache.prepared == 1
+    async with asyncio.timeout(30):
+        while not attach.cache.prepared:
+            await asyncio.sleep(0.005)
     await attach.close()
+    assert attach.cache.prepared == 1

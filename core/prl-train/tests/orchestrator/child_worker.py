@@ -7,8 +7,8 @@ import json
 import sys
 
 from prl.contracts import RolloutJob, WorkerSpec
+from prl.plugin.worker import make_worker
 from prl_train.executor import encode_rollout
-from prl_train.executor.local import make_worker
 
 
 def answer(data: bytes) -> None:

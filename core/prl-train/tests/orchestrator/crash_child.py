@@ -116,7 +116,8 @@ def make(folder: RunFolder) -> tuple[Orchestrator, SinkSet]:
 async def play(root: Path) -> None:
     """Run to the end, or go on with what is there, as `prl rl --resume` does."""
     folder = RunFolder(root)
-    folder.claim()
+    with folder.shared():
+        pass
     with ExitStack() as stack:
         for part in ("orchestrator", "trainer"):
             stack.enter_context(folder.owned(part))
@@ -194,17 +195,12 @@ def left_behind(root: Path) -> dict[str, Any]:
         "rollouts": hashlib.sha256("".join(logs).encode()).hexdigest(),
         "trained": [newest[0], json.loads((newest[1] / "state.json").read_text())],
         "weights": folder.latest_weights()[0],  # type: ignore[index]
-        "leftovers": sorted(str(path.relative_to(root)) for path in root.rglob(".*") if not first_start(path)),
+        "leftovers": sorted(str(path.relative_to(root)) for path in root.rglob(".*")),
         "evaluations": [
             folder.evaluated_steps("held-out"),
             sorted(int(row["eval/held-out/step"]) for row in rows if "eval/held-out/step" in row),
         ],
     }
-
-
-def first_start(path: Path) -> bool:
-    """Whether it is half of a file that any process of a run may write at its first start: nobody else's to remove."""
-    return path.name.startswith(".run.json.")
 
 
 def main(root: Path) -> None:

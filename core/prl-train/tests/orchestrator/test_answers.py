@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from prl_train.orchestrator.answers import EnvironmentAnswerError, check_agent_r
 from prl_train.orchestrator.groups import Group, GroupRunner
 
 GOOD = {"role": "user", "content": "on"}
+DONE = StepResult(done=True, reward=1.0)
 
 
 class Answering:
@@ -126,6 +128,17 @@ async def test_an_environment_that_hangs_costs_its_rollout_and_no_more(fakes: An
     assert len(played.rollouts[0].turns) == 1
 
 
+async def test_code_of_a_model_that_exits_costs_its_rollout_and_no_more(fakes: Any) -> None:
+    """A reward that executes the model's `exit()` ends the whole run, and the hours of its other rollouts."""
+    exits = iter([False, True, False])
+    played = await group(fakes, Answering(lambda message: sys.exit(3) if next(exits) else DONE), size=3)
+    assert [rollout.error is None for rollout in played.rollouts] == [True, False, True]
+    error = str(played.rollouts[1].error)
+    assert error.startswith("EnvironmentAnswerError: the environment ended the program: SystemExit: 3")
+    assert "environment 'answering', example 'answering/5', turn 1" in error
+    assert len(played.rollouts[1].turns) == 1
+
+
 async def test_a_timeout_of_the_environments_own_keeps_its_name(fakes: Any) -> None:
     async def give_up() -> StepResult:
         raise TimeoutError("the sandbox took too long")
@@ -138,6 +151,7 @@ async def test_a_timeout_of_the_environments_own_keeps_its_name(fakes: Any) -> N
     ("example", "said"),
     [
         (lambda index: {}["no such row"], "example(5) failed: KeyError: 'no such row'"),
+        (lambda index: sys.exit("no data"), "example(5) failed: SystemExit: no data"),
         (lambda index: {"id": "5"}, "example() returned {'id': '5'} (dict)"),
         (lambda index: Example(id="5", messages=()), "the example has no messages"),
         (lambda index: Example(id="5", messages=({"role": "boss", "content": "!"},)), "message 0 has the role 'boss'"),

@@ -129,6 +129,15 @@ async def test_an_evaluation_keeps_to_its_own_share_of_concurrency(tmp_path: Pat
     assert peak == 3
 
 
+async def test_rollouts_of_old_evaluations_are_removed_where_the_plan_says_so(tmp_path: Path, fakes: Any) -> None:
+    """Figures stay: without them a resumed run would evaluate again."""
+    folder = RunFolder(tmp_path)
+    kept = plan(runner(fakes, lambda session: fakes.turn("yes")), every=1, keep_rollouts=2)
+    await versions_evaluated(folder, kept, [0, 1, 2, 3], last=3)
+    assert [folder.evaluation_rollouts("exam", version).exists() for version in range(4)] == [False, False, True, True]
+    assert folder.evaluated_steps("exam") == [0, 1, 2, 3]
+
+
 async def test_average_and_pass_rate_count_examples_and_the_versions_seen(fakes: Any) -> None:
     answers = iter(["yes", "no", "no", "no", "yes", "yes"])
     versions = iter([3, 3, 4, 3, 3, 3])

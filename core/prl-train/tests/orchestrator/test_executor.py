@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -24,6 +25,7 @@ from prl.types import (
 )
 from prl_train.executor import LocalExecutor, WorkerSettings, create_worker, decode_rollout, encode_rollout
 from prl_train.executor.shared import share_engine, shared_engine
+from prl_train.executor.worker import Worker
 from prl_train.run import RunError
 
 CHILD = Path(__file__).parent / "child_worker.py"
@@ -72,6 +74,21 @@ def test_a_rollout_that_crosses_a_border_is_the_same_rollout() -> None:
     assert set(asdict(rollout)) == set(Rollout.__dataclass_fields__)
 
 
+def test_a_rollout_on_the_way_takes_no_more_than_its_last_prompt() -> None:
+    """A long rollout's prompts would be a hundred times its tokens; one that rewrote history is written whole."""
+    rollout = full_rollout()
+    turns = [replace(rollout.turns[1], prompt_ids=list(range(300, 1300)))]
+    while len(turns) < 50:
+        last = turns[-1]
+        turns.append(replace(last, prompt_ids=[*last.prompt_ids, *last.completion_ids, len(turns)]))
+    turns.append(replace(turns[-1], prompt_ids=[7, *turns[-1].prompt_ids[1:]]))
+    data = encode_rollout(replace(rollout, turns=tuple(turns)))
+    got = decode_rollout(data).turns
+    assert got == tuple(turns)
+    assert len(data) < 20_000
+    assert all(turn.prompt_ids.shares(got[0].prompt_ids) for turn in got[:50])  # type: ignore[attr-defined]
+
+
 def test_routed_experts_stay_an_array() -> None:
     rollout = full_rollout()
     experts = np.arange(12, dtype=np.int16).reshape(3, 2, 2)
@@ -80,7 +97,14 @@ def test_routed_experts_stay_an_array() -> None:
     assert (got.dtype, got.tolist()) == (np.int16, experts.tolist())
 
 
-@pytest.mark.parametrize("data", [b"", b"nonsense", encode_rollout(full_rollout())[:-9], b"\x81\xa6format\x02"])
+FIRST_GOES_ON = msgspec.msgpack.encode(
+    {"format": 2, "text": '[{"turns": 1}, [{}]]', "prompts": [[True, [1]]], "numbers": [[[], None, None]]}
+)
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"nonsense", encode_rollout(full_rollout())[:-9], b"\x81\xa6format\x01", FIRST_GOES_ON]
+)
 def test_bytes_that_are_no_rollout_are_an_error_that_says_so(data: bytes) -> None:
     with pytest.raises(RunError, match="not a rollout"):
         decode_rollout(data)
@@ -164,6 +188,32 @@ def test_a_worker_with_other_plugins_than_the_run_refuses_to_play() -> None:
         create_worker(settings(plugins_seen={"plugins": [row], "prefer": {}, "digest": ""}))
 
 
+async def test_a_worker_ends_its_environments_and_then_its_connections_whatever_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What an environment holds (servers, sandboxes) would else outlive the run."""
+    ended: list[str] = []
+
+    class Holding:
+        name = "holding"
+
+        async def aclose(self) -> None:
+            ended.append("environment")
+            raise OSError("its sandbox is gone")
+
+    class Pool:
+        async def close(self) -> None:
+            ended.append("pool")
+
+    monkeypatch.setattr("prl_train.executor.settings.create", lambda kind, name, **options: Holding())
+    anything: Any = object()
+    pool: Any = Pool()
+    worker = Worker(WorkerSettings.model_validate(settings()), anything, anything, engine=pool, pool=pool)
+    with pytest.raises(OSError, match="its sandbox is gone"):
+        await worker.close()
+    assert ended == ["environment", "pool"]
+
+
 def test_a_shared_engine_is_found_by_its_key_and_only_while_it_lives() -> None:
     engine: Any = object()
     with share_engine(engine) as key:
@@ -174,3 +224,17 @@ def test_a_shared_engine_is_found_by_its_key_and_only_while_it_lives() -> None:
 async def test_a_target_that_is_not_installed_is_named() -> None:
     with pytest.raises(ConfigError, match="cannot be imported"):
         await LocalExecutor().start(WorkerSpec(target="prl_train.nothing:create"))
+
+
+@pytest.mark.parametrize("target", ["", "prl_train.executor", "prl_train.executor:nothing", "prl_train.errors:__doc__"])
+async def test_a_target_that_is_no_callable_is_named(target: str) -> None:
+    """Each would else fail deep inside a worker's process, with an error of Python's own."""
+    with pytest.raises(ConfigError, match="cannot be imported") as caught:
+        await LocalExecutor().start(WorkerSpec(target=target))
+    assert caught.value.where == repr(target)
+
+
+async def test_a_worker_that_was_not_started_says_so() -> None:
+    with pytest.raises(ConfigError, match="was not started") as caught:
+        await LocalExecutor().play(RolloutJob(group=0, member=0, cache_salt=""))
+    assert caught.value.where == 'executor "local"'

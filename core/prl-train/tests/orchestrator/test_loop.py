@@ -159,6 +159,18 @@ async def test_batches_before_the_newest_checkpoint_are_removed_when_reported(tm
     folder.write_checkpoint_pointer(3, folder.checkpoints / "step_000003")
     await run(folder, fakes, until=5, steps=5)
     assert folder.batch_steps() == [2, 3, 4]
+    assert folder.trained_steps() == [2, 3, 4], "a file a step, for ever"
+    assert [row["loss"] for row in read_metrics(folder.metrics)] == [0.5] * 5, "removed before it was reported"
+
+
+async def test_a_run_whose_metrics_were_lost_reports_what_is_left(tmp_path: Path, fakes: Any) -> None:
+    """Waiting for the measures of pruned steps, it would report nothing to the end, and prune nothing."""
+    folder = RunFolder(tmp_path)
+    folder.write_checkpoint_pointer(3, folder.checkpoints / "step_000003")
+    await run(folder, fakes, until=5, steps=5)
+    folder.metrics.unlink()
+    await run(folder, fakes, first=5, until=7, steps=7)
+    assert [row["step"] for row in read_metrics(folder.metrics)] == [2, 3, 4, 5, 6]
 
 
 async def test_rollouts_of_old_steps_are_removed_where_the_run_says_so(tmp_path: Path, fakes: Any) -> None:

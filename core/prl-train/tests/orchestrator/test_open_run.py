@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from prl.config import load_config
+from prl.config import load_config, read_sources
 from prl.types import ConfigError, PluginError, PrlError
 from prl_train.config import RLConfig
-from prl_train.launch.open_run import attach_run, begin_run, use_plugins
+from prl_train.launch.open_run import attach_run, begin_run, tell_changes, use_plugins
 from prl_train.launch.parts import check_names
-from prl_train.run import RunError, write_json
+from prl_train.launch.workers import check_workers
+from prl_train.run import Progress, RunError, RunFolder, StepBatch, write_json
 
 QUICKSTART = Path(__file__).parents[4] / "docs" / "examples" / "quickstart.toml"
 
@@ -26,6 +27,13 @@ def config(directory: Path, **changes: Any) -> RLConfig:
         **changes,
     }
     return RLConfig.model_validate(values)
+
+
+def begun(values: RLConfig) -> RunFolder:
+    """Open the folder as a process does that hands over a batch."""
+    folder = attach_run(values)
+    folder.write_batch(StepBatch(step=0, samples=[], metrics={}, progress=Progress()))
+    return folder
 
 
 def test_the_folder_keeps_the_resolved_configuration_and_the_plugins(tmp_path: Path) -> None:
@@ -49,22 +57,34 @@ def test_an_earlier_run_is_not_touched_unless_told(tmp_path: Path) -> None:
 
 
 def test_a_process_with_another_configuration_is_refused_with_the_keys(tmp_path: Path) -> None:
-    attach_run(config(tmp_path / "run"))
+    begun(config(tmp_path / "run"))
     attach_run(config(tmp_path / "run", engine={"url": "http://127.0.0.1:1"}, orchestrator={"steps": 99}))
-    with pytest.raises(ConfigError, match=r"these differ: sampling\.temperature, trainer\.lr"):
-        attach_run(config(tmp_path / "run", sampling={"temperature": 0.5}, trainer={"lr": 0.1}))
+    with pytest.raises(ConfigError, match=r"these differ: sampling\.temperature, trainer\.seq_len"):
+        attach_run(config(tmp_path / "run", sampling={"temperature": 0.5}, trainer={"seq_len": 64}))
 
 
 def test_a_run_may_go_on_with_other_devices_and_another_number_of_processes(tmp_path: Path) -> None:
-    attach_run(config(tmp_path / "run", trainer={"processes": 4, "parallel": {"context": 2}}))
+    begun(config(tmp_path / "run", trainer={"processes": 4, "parallel": {"context": 2}}))
     attach_run(config(tmp_path / "run", trainer={"processes": 1, "device": "cuda", "checkpoint_async": True}))
     with pytest.raises(ConfigError, match=r"these differ: trainer\.seq_len"):
         attach_run(config(tmp_path / "run", trainer={"processes": 4, "seq_len": 64}))
 
 
+def test_the_learning_rate_may_change_on_a_resume_and_it_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`resume with a lower lr` is what a loss that is not finite tells people to do."""
+    folder = begun(config(tmp_path / "run"))
+    changed = config(tmp_path / "run", trainer={"lr": 1e-6, "weight_decay": 0.1, "logprob_chunk": 64, "eps": 1e-5})
+    attach_run(changed)
+    tell_changes(folder, changed)
+    names = "trainer.eps, trainer.logprob_chunk, trainer.lr, trainer.weight_decay"
+    assert capsys.readouterr().err.endswith(f"goes on with other settings than it began with: {names}\n")
+
+
 def test_what_an_error_says_to_change_may_change_on_a_resume(tmp_path: Path) -> None:
     """`widen the filters`, `raise orchestrator.max_filtered_groups`: `--resume` must take what it asked for."""
-    attach_run(config(tmp_path / "run", filters=[{"name": "difficulty", "options": {"low": 0.2}}]))
+    begun(config(tmp_path / "run", filters=[{"name": "difficulty", "options": {"low": 0.2}}]))
     limits = {"max_filtered_groups": 99, "max_failed_groups": 9, "dead_after": 20, "environment_seconds": 60.0}
     orchestrator = {**limits, "rollout_seconds": 900.0, "keep_rollouts": 100}
     attach_run(config(tmp_path / "run", filters=[], orchestrator=orchestrator))
@@ -73,7 +93,7 @@ def test_what_an_error_says_to_change_may_change_on_a_resume(tmp_path: Path) -> 
 def test_a_run_goes_on_with_its_own_seed(tmp_path: Path) -> None:
     """Another seed is another order of tasks: some would be trained on twice, others never."""
     directory = str(tmp_path / "run")
-    attach_run(config(tmp_path / "run"))
+    begun(config(tmp_path / "run"))
     with pytest.raises(ConfigError, match=r"these differ: run\.seed"):
         attach_run(config(tmp_path / "run", run={"directory": directory, "seed": 7, "wait_seconds": 5.0}))
 
@@ -85,12 +105,12 @@ def test_a_run_whose_engines_would_get_adapters_alone_is_refused(tmp_path: Path)
 
 
 def test_unset_values_do_not_differ_from_themselves(tmp_path: Path) -> None:
-    attach_run(config(tmp_path / "run", trainer={"threads": None}))
+    begun(config(tmp_path / "run", trainer={"threads": None}))
     attach_run(config(tmp_path / "run", trainer={"threads": None}))
 
 
 def test_a_process_with_other_plugins_is_refused(tmp_path: Path) -> None:
-    folder = attach_run(config(tmp_path / "run"))
+    folder = begun(config(tmp_path / "run"))
     from prl.plugin.snapshot import Snapshot
 
     saved = json.loads(folder.plugins.read_text())
@@ -98,6 +118,44 @@ def test_a_process_with_other_plugins_is_refused(tmp_path: Path) -> None:
     write_json(folder.plugins, Snapshot(tuple(rows), saved["prefer"]).to_dict())
     with pytest.raises(PluginError, match=r"prl-train: the run has prl-train 9\.9"):
         attach_run(config(tmp_path / "run"))
+
+
+def test_a_start_that_failed_before_any_batch_is_no_run_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong model path, corrected: the next start must need neither a flag nor `rm`, and say what it replaced."""
+    directory = tmp_path / "run"
+    first = begin_run(config(directory, model={"path": "mdoel"}))
+    (first.model).mkdir()
+    again = begin_run(config(directory))
+    assert not first.model.exists(), "what the first start made belongs to its configuration"
+    assert load_config(RLConfig, again.config) == config(directory)
+    told = capsys.readouterr().err
+    assert len(told.splitlines()) == 1
+    assert "begun anew" in told
+    assert "these differ: model.path" in told
+    begin_run(config(directory))
+    assert capsys.readouterr().err == "", "the same configuration replaces nothing"
+
+
+@pytest.mark.parametrize(
+    "trace", ["batches/batch_000000.msgpack", "trained/step_000000.json", "checkpoints/step_000001", "metrics.jsonl"]
+)
+def test_what_was_trained_or_played_is_never_begun_anew(tmp_path: Path, trace: str) -> None:
+    directory = tmp_path / "run"
+    folder = begin_run(config(directory, model={"path": "mdoel"}))
+    write_json(folder.root / trace, {})
+    for changed in ({}, {"run": {"directory": str(directory), "existing": "resume"}}):
+        with pytest.raises(PrlError):
+            begin_run(config(directory, **changed))
+    assert (folder.root / trace).exists()
+
+
+@pytest.mark.parametrize("part", ["orchestrator", "trainer"])
+def test_a_folder_is_not_begun_anew_under_a_living_process(tmp_path: Path, part: str) -> None:
+    """A warm-up that runs has handed over nothing yet, and must not lose its folder to a second start."""
+    folder = attach_run(config(tmp_path / "run"))
+    with folder.owned(part), pytest.raises(ConfigError, match=r"these differ: trainer\.seq_len"):
+        attach_run(config(tmp_path / "run", trainer={"seq_len": 64}))
+    assert load_config(RLConfig, folder.config).trainer.seq_len == 2048
 
 
 @pytest.mark.parametrize(
@@ -136,6 +194,88 @@ def test_an_unknown_key_of_the_file_is_named_with_the_close_one(tmp_path: Path) 
     assert "orchestrator.group_sise" in caught.value.what
     assert "group_size" in caught.value.next_step
     assert caught.value.where.endswith(":6")
+
+
+OPTIONS = """\
+renderer = "qwen3"
+sinks = ["console"]
+[model]
+path = "m"
+[renderer_options]
+enable_thinkin = false
+[client_mode_options]
+priorty = 1
+[executor_options]
+x = 1
+[engine.options]
+max_batchsize = 2
+[sink_options.console]
+color = true
+[[environments]]
+name = "reverse-text"
+[[environments]]
+name = "number-guessing"
+[environments.options]
+low = 9
+[[filters]]
+name = "repetition"
+options = { maximum = 3 }
+[[evaluations]]
+name = "exam"
+environment = "reverse-text"
+options = { word = 3 }
+[trainer.loss]
+name = "grpo"
+clip = 2
+"""
+WRONG = {
+    ("renderer_options", "enable_thinkin"): 6,
+    ("client_mode_options", "priorty"): 8,
+    ("executor_options", "x"): 10,
+    ("engine", "options"): 12,
+    ("sink_options", "console"): 14,
+    ("environments", 1, "options"): 19,
+    ("filters", 0, "options"): 23,
+    ("evaluations", 0, "options"): 27,
+    ("trainer", "loss", "clip"): 30,
+}
+"""Each wrong key of `OPTIONS`, or its section, and the line that an error about it must name."""
+
+
+def without(data: Any, key: tuple[str | int, ...]) -> None:
+    for part in key[:-1]:
+        data = data[part]
+    del data[key[-1]]
+
+
+@pytest.mark.parametrize(("key", "line"), WRONG.items(), ids=lambda value: str(value))
+def test_a_wrong_option_of_any_plugin_is_found_where_it_stands(
+    tmp_path: Path, key: tuple[str | int, ...], line: int
+) -> None:
+    """`unknown key 'x'` in a file of two hundred lines and nine plugins sends people searching."""
+    path = tmp_path / "run.toml"
+    path.write_text(OPTIONS)
+    read = read_sources(RLConfig, path, environment={})
+    for other in WRONG:
+        if other != key:
+            without(read.data, other)
+    checked = read.load(RLConfig)
+    with pytest.raises(ConfigError) as caught, read.telling():
+        check_workers(checked, check_names(checked))
+    assert caught.value.where.endswith(f", {path}:{line}")
+
+
+def test_an_option_is_found_in_the_variable_or_flag_that_set_it(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[model]\npath = "m"\n[[environments]]\nname = "reverse-text"\n')
+    for environment, flags, place in [
+        ({"PRL_ENGINE__OPTIONS__THREDS": "2"}, [], "environment variable PRL_ENGINE__OPTIONS__THREDS"),
+        ({}, ["environments.0.options.word=2"], "command line 'environments.0.options.word=2'"),
+    ]:
+        read = read_sources(RLConfig, path, flags, environment=environment)
+        with pytest.raises(ConfigError) as caught, read.telling():
+            check_names(read.load(RLConfig))
+        assert caught.value.where.endswith(f", {place}")
 
 
 def test_the_quickstart_file_is_valid_and_its_names_are_installed() -> None:

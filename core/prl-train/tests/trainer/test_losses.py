@@ -418,5 +418,11 @@ def test_equal_rewards_have_advantages_of_exactly_zero() -> None:
     assert grpo_advantages([0.1, 0.1, 0.1], std=True) == [0.0, 0.0, 0.0]
 
 
+@pytest.mark.parametrize("rewards", [[math.nan], [1.0, math.nan], [0.0, math.inf, 1.0]])
+def test_a_reward_that_is_no_number_is_refused(rewards: list[float]) -> None:
+    with pytest.raises(TrainingError, match=f"reward {len(rewards) // 2} of {len(rewards)} is (nan|inf)"):
+        grpo_advantages(rewards)
+
+
 def test_std_divides_by_the_population_deviation() -> None:
     assert grpo_advantages([1.0, 0.0, 0.0, 1.0], std=True) == pytest.approx([1.0, -1.0, -1.0, 1.0], abs=1e-5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -120,6 +121,18 @@ def test_missing_tensors_are_refused_instead_of_filled_with_random_numbers(model
         load_model(broken)
 
 
+def test_tensors_that_are_not_the_models_are_told(
+    model_dir: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Adapters that nobody merged, a value head: the run trains without them, and publishes without them."""
+    copy = shutil.copytree(model_dir, tmp_path / "copy")
+    tensors = load_file(copy / "model.safetensors") | {"model.layers.0.mlp.up_proj.lora_A.weight": torch.zeros(2, 24)}
+    save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
+    load_model(copy)
+    told = f"{copy}: 1 tensors of the weights are not the model's, such as 'model.layers.0.mlp.up_proj.lora_A.weight'"
+    assert [record.message for record in caplog.records if record.name == "prl.trainer"] == [told]
+
+
 def test_damaged_weights_are_a_three_part_error(model_dir: Path, tmp_path: Path) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(model_dir, broken)
@@ -128,10 +141,24 @@ def test_damaged_weights_are_a_three_part_error(model_dir: Path, tmp_path: Path)
         load_model(broken)
 
 
-def test_an_unknown_architecture_is_a_three_part_error(model_dir: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "broken"
-    shutil.copytree(model_dir, broken)
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "qwen99", "architectures": ["Qwen99"]},
+        {"model_type": "qwen99", "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}},
+        {"quantization_config": {"quant_method": "gptq", "bits": 4}},
+    ],
+    ids=["an unknown architecture", "code of its own", "a package that is not installed"],
+)
+def test_a_model_that_cannot_be_had_is_a_three_part_error_and_no_question(
+    model_dir: Path, tmp_path: Path, changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers asks at the terminal whether to run a model's own code, and every process of a run waits."""
+    asked: list[object] = []
+    monkeypatch.setattr("builtins.input", lambda *question: asked.append(question) or "y")
+    broken = shutil.copytree(model_dir, tmp_path / "broken")
     config = json.loads((broken / "config.json").read_text())
-    (broken / "config.json").write_text(json.dumps(config | {"model_type": "qwen99", "architectures": ["Qwen99"]}))
+    (broken / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(ConfigError, match="cannot be loaded"):
         load_model(broken)
+    assert asked == []

@@ -66,6 +66,19 @@ def test_experts_of_one_layer_are_in_memory_together_and_no_longer() -> None:
     assert sorted(name for _, saved in groups for name in saved) == sorted(names)
 
 
+def test_what_routers_choose_by_is_never_rounded(tmp_path: Path) -> None:
+    """Biases of about 34 that differ in the second decimal are one number in bfloat16: other experts are sampled."""
+    model = make("Glm4Moe")
+    name = "model.layers.1.mlp.gate.e_score_correction_bias"
+    bias = torch.tensor([34.501, 34.502, 34.503, 34.504])
+    model.state_dict()[name].copy_(bias)
+    found = load_file(write_weights(tmp_path, model, 1, dtype=torch.bfloat16, source=tmp_path) / "model.safetensors")
+    assert torch.equal(found.pop(name), bias)
+    assert {tensor.dtype for tensor in found.values()} == {torch.bfloat16}
+    told = {one.name: (one.dtype, one.bytes) for one in outgoing_tensors(model, torch.bfloat16)}
+    assert told[name] == (torch.float32, 16)
+
+
 def test_tensors_can_be_read_twice_as_a_second_try_of_sending_does() -> None:
     outgoing = list(outgoing_tensors(make("Mixtral"), torch.bfloat16))
     first, second = ([one.read() for one in outgoing] for _ in range(2))

@@ -16,6 +16,8 @@ from prl.types import ConfigError
 from prl_train.attention.binding import BoundKernel
 from prl_train.data import SampleBuilder
 from prl_train.errors import CheckpointError, DataError, TrainingError
+from prl_train.run import RunError
+from prl_train.run.owner import hold
 from prl_train.sft import SftConfig, run_sft, warm_up
 from prl_train.sft.loop import SftResult
 from prl_train.trainer import Trainer, read_weights
@@ -167,10 +169,83 @@ def test_epochs_train_every_row_and_end(config: SftConfig) -> None:
     assert run_sft(config.model_copy(update={"steps": None, "epochs": 2})).metrics == []
 
 
+@pytest.mark.parametrize(
+    ("section", "change", "named"),
+    [
+        ("data", {"roles": ("assistant", "user")}, "data.roles"),
+        ("data", {"shuffle": False}, "data.shuffle"),
+        ("trainer", {"seed": 7}, "trainer.seed"),
+        (None, {"renderer_options": {"enable_thinking": False}}, "renderer_options.enable_thinking"),
+    ],
+)
+def test_a_run_does_not_go_on_with_other_tokens_or_another_order(
+    config: SftConfig, section: str | None, change: dict[str, Any], named: str
+) -> None:
+    """Half the rows with one mask, half with another; or rows that are trained twice, and others never."""
+    run_sft(config.model_copy(update={"steps": 1}))
+    inner = getattr(config, section).model_copy(update=change) if section else None
+    changed = config.model_copy(update={section: inner} if section else change)
+    with pytest.raises(CheckpointError, match=rf"these differ: {named}"):
+        run_sft(changed)
+
+
+def test_a_run_goes_on_with_the_new_settings_and_says_so(config: SftConfig, caplog: pytest.LogCaptureFixture) -> None:
+    """A rate that is lowered on a resume, and rows that are shorter than what was drawn for longer ones."""
+    wide = config.trainer.model_copy(update={"seq_len": 60})
+    run_sft(config.model_copy(update={"steps": 1, "rows_per_step": 1, "trainer": wide}))
+    narrow = config.trainer.model_copy(update={"lr": 1e-3, "warmup_steps": 0, "seq_len": 24})
+    resumed = run_sft(config.model_copy(update={"steps": None, "trainer": narrow}))
+    assert {entry["lr"] for entry in resumed.metrics} == {1e-3}
+    assert all(entry["tokens"] <= 2 * 24 for entry in resumed.metrics)
+    assert "trainer.lr, trainer.seq_len, trainer.warmup_steps" in caplog.text
+    assert "data." not in caplog.text
+
+
+def test_the_folder_of_another_kind_of_run_is_refused(config: SftConfig) -> None:
+    """Its metrics have the same name, and would be cut."""
+    config.directory.mkdir()
+    (config.directory / "run.json").write_text("{}")
+    (config.directory / "metrics.jsonl").write_text('{"step": 5, "reward": 1.0}\n')
+    with pytest.raises(ConfigError, match="holds a run of `prl rl`"):
+        run_sft(config)
+    assert (config.directory / "metrics.jsonl").read_text() == '{"step": 5, "reward": 1.0}\n'
+
+
+def test_turns_that_are_trained_oddly_are_counted_to_the_end(
+    config: SftConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Reasoning behind a prompt that closes it: trained as the template has it, and said with what to do."""
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b", "reasoning_content": "c"}]
+    path = tmp_path / "reasoned.jsonl"
+    path.write_text("\n".join([json.dumps({"messages": turns})] * 3), encoding="utf-8")
+    data = config.data.model_copy(update={"path": str(path)})
+    options = {"enable_thinking": False}
+    odd = config.model_copy(update={"data": data, "steps": None, "rows_per_step": 1, "renderer_options": options})
+    result = run_sft(odd)
+    assert result.metrics[-1]["turns_as_template"] == 3.0
+    [line] = result.warnings
+    assert line.startswith("3 assistant turns were trained as the template writes them")
+    assert "enable_thinking" in line
+    assert caplog.text.count("as the template writes them") == 1, "told once on the way"
+    assert run_sft(odd).warnings == result.warnings, "a resumed run forgets what it trained"
+
+
 def test_old_checkpoints_are_not_overwritten_by_a_new_run(config: SftConfig) -> None:
     run_sft(config.model_copy(update={"steps": 1}))
     with pytest.raises(ConfigError, match="already holds checkpoints"):
         run_sft(config, resume=False)
+
+
+def test_only_one_process_trains_in_a_directory(config: SftConfig) -> None:
+    """The second would remove the first one's half-written checkpoint as a killed run's."""
+    half = config.directory / "checkpoints" / ".step_000002.ab12"
+    half.mkdir(parents=True)
+    with (
+        hold(config.directory / "run.lock", "process"),
+        pytest.raises(RunError, match="another process of this run is running"),
+    ):
+        run_sft(config)
+    assert half.is_dir()
 
 
 def test_resuming_on_changed_data_is_refused(config: SftConfig) -> None:

@@ -60,12 +60,48 @@ def test_null_content_and_content_parts_keep_their_meaning() -> None:
 
 
 @pytest.mark.parametrize("column", ["tools", "tool_defs"])
-@pytest.mark.parametrize("value", [TOOLS, json.dumps(TOOLS)])
+@pytest.mark.parametrize("value", [TOOLS, json.dumps(TOOLS), [json.dumps(tool) for tool in TOOLS]])
 def test_tools_reach_the_renderer_as_a_list_whatever_their_form(column: str, value: Any) -> None:
     assert read_row({"messages": MESSAGES, column: value}).tools == TOOLS
 
 
-@pytest.mark.parametrize("value", [None, [], "", "[]"])
+def test_a_tools_schema_has_no_null_parts_but_null_values() -> None:
+    """Arrow gives each tool the parameters of all others, as nulls: the prompt offers arguments nobody declared."""
+    padded = {
+        "type": "function",
+        "strict": None,
+        "function": {
+            "name": "lamp",
+            "description": None,
+            "parameters": {
+                "type": "object",
+                "properties": {
+                    "level": {"type": ["integer", "null"], "default": None, "enum": [None, 1], "items": None},
+                    "default": None,
+                    "city": None,
+                },
+                "required": ["level"],
+            },
+        },
+    }
+    level = {"type": ["integer", "null"], "default": None, "enum": [None, 1]}
+    parameters = {"type": "object", "properties": {"level": level}, "required": ["level"]}
+    expected = [{"type": "function", "function": {"name": "lamp", "parameters": parameters}}]
+    assert read_row({"messages": MESSAGES, "tools": [padded]}).tools == expected
+    assert padded["strict"] is None, "the caller's row was changed"
+
+
+def test_what_is_stored_as_json_text_is_read_as_what_it_says() -> None:
+    """Columns that no Arrow type fits are stored as text; its letters were taken for the calls of a message."""
+    calls = [{"type": "function", "function": {"name": "lamp", "arguments": {"level": None}}}]
+    said = {"role": "assistant", "content": None, "tool_calls": calls}
+    asked = {"role": "user", "content": "[1]"}
+    row = read_row({"messages": [asked, {**said, "tool_calls": json.dumps(calls)}]})
+    assert row.messages == [asked, said]
+    assert read_row({"messages": json.dumps([asked, said])}).messages == [asked, said]
+
+
+@pytest.mark.parametrize("value", [None, [], "", "[]", " ", "null"])
 def test_no_tools_is_none_so_that_no_empty_tools_block_is_rendered(value: Any) -> None:
     assert read_row({"messages": MESSAGES, "tools": value}).tools is None
 
@@ -88,6 +124,9 @@ def test_unknown_columns_are_named() -> None:
         ({"messages": []}, "not a list of messages"),
         ({"messages": "hello"}, "not a list of messages"),
         ({"messages": [{"content": "x"}]}, "a message needs a `role`"),
+        ({"messages": [{"role": "assistant", "tool_calls": "lamp(3)"}]}, "the message's tool_calls are str"),
+        ({"messages": [{"role": "assistant", "tool_calls": {"name": "lamp"}}]}, "the message's tool_calls are dict"),
+        ({"messages": '[{"role": "user"'}, "not a list of messages"),
         ({"messages": MESSAGES, "tools": "{"}, "`tools` is text but not JSON"),
         ({"messages": MESSAGES, "tools": "{}"}, "`tools` is not a list of objects"),
     ],
@@ -176,6 +215,18 @@ def test_a_resumed_packer_loses_and_repeats_nothing() -> None:
     resumed = SftPacker(source(lengths), 6)
     resumed.load_state_dict(state)
     assert all_rows(resumed) == [[2, 3], [4]]
+
+
+def test_a_packer_resumed_with_shorter_rows_fits_what_was_drawn_for_longer_ones() -> None:
+    """The drawn sample fits no row: the packer would hand out empty rows for ever."""
+    lengths = [4, 5, 2]
+    packer = SftPacker(source(lengths), 6)
+    packer.next_samples()
+    shorter = SftPacker(source(lengths), 3)
+    shorter.load_state_dict(json.loads(json.dumps(packer.state_dict())))
+    rows = [[(sample.index, len(sample)) for sample in shorter.next_samples()] for _ in range(2)]
+    assert rows == [[(1, 3)], [(2, 2)]]
+    assert shorter.truncated == 1
 
 
 @pytest.mark.parametrize("after", range(9))
@@ -267,6 +318,25 @@ def test_sources_share_an_epoch_by_their_weights_and_half_a_source_is_another_ha
     assert (mix.where(0), mix.where(4), mix.where(16)) == ("a, row 1", "b, row 1", "c, row 3")
     assert mix[13] == {"index": 9}
     assert RowMix([Numbers(4), Numbers(10)], most=6).order(0, seed=0, shuffle=False) == [0, 1, 2, 3, 4, 5]
+
+
+def test_a_share_of_less_than_a_row_adds_up_over_the_epochs() -> None:
+    """A quarter of ten rows was two in each epoch, of one row none for ever: rows that the run says it trains."""
+    quarters = [RowMix([Numbers(10)], [0.25]).order(epoch, seed=7, shuffle=True) for epoch in range(4)]
+    assert [len(one) for one in quarters] == [3, 2, 3, 2]
+    assert sorted(row for one in quarters for row in one) == list(range(10))
+    single = RowMix([Numbers(1)], [0.25])
+    assert [single.order(epoch, seed=7, shuffle=True) for epoch in range(5)] == [[0], [], [], [], [0]]
+
+
+@pytest.mark.parametrize(("epochs", "drawn"), [(3, 0), (4, 1), (8, 2), (9, 2)])
+def test_epochs_without_a_row_are_passed_over(epochs: int, drawn: int) -> None:
+    """The first epoch of small shares is empty, and the run ends in an IndexError."""
+    rows = IndexedSource(
+        1, LocalBuilder(lambda index: [SftSample([1, 2], [False, True], index)]),
+        order=lambda epoch: [0] if epoch % 4 == 3 else [], epochs=epochs,
+    )  # fmt: skip
+    assert len(list(iter(lambda: next(rows, None), None))) == drawn
 
 
 def test_a_checkpoint_of_another_data_set_is_refused() -> None:

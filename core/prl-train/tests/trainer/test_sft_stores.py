@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,10 +68,84 @@ def test_every_store_reads_the_rows_that_the_text_file_has(places: dict[str, str
     assert found.fingerprint() == RowMix(open_rows(places[kind])).fingerprint()
 
 
+def test_arrows_padding_of_other_rows_is_no_part_of_a_row(tmp_path: Path) -> None:
+    """Calls were trained with null arguments that belong to other tools, and prompts offered parameters of others."""
+    datasets = pytest.importorskip("datasets")
+    used = {"weather": ("city", "string", "Wien"), "lamp": ("level", "integer", 3)}
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": "go"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [{"type": "function", "function": {"name": name, "arguments": {key: value}}}],
+                },
+            ],
+            "tools": [
+                {
+                    "type": "function",
+                    "function": {"name": name, "parameters": {"type": "object", "properties": {key: {"type": kind}}}},
+                }
+            ],
+        }
+        for name, (key, kind, value) in used.items()
+    ]
+    datasets.Dataset.from_list(rows).to_parquet(str(tmp_path / "rows.parquet"))
+    [store] = open_rows(str(tmp_path / "rows.parquet"))
+    assert [read_row(store[index]) for index in range(2)] == [read_row(row) for row in rows]
+
+
 def test_a_split_that_is_not_there_is_named_with_those_that_are(places: dict[str, str]) -> None:
     assert len(RowMix(open_rows(places["splits"], split="test"))) == 1
     with pytest.raises(ConfigError, match="no split 'dev'") as caught:
         open_rows(places["splits"], split="dev")
+    assert caught.value.next_step == "choose one of: test, train"
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "expected"),
+    [
+        (("data/train-00000-of-00001.jsonl", "data/test-00000-of-00001.jsonl"), "train", [0]),
+        (("data/train-00000-of-00001.jsonl", "data/test-00000-of-00001.jsonl"), "test", [1]),
+        (("train_sft-00000-of-00001.jsonl", "train_gen-00000-of-00001.jsonl"), "train_sft", [0]),
+        (("train/0.jsonl", "train/1.jsonl", "validation/0.jsonl"), "train", [0, 1]),
+        (("a.jsonl", "a_dev.jsonl"), "train", [0]),
+        (("a.jsonl", "a_dev.jsonl"), "dev", [1]),
+        (("a.jsonl", "b.jsonl"), "train", [0, 1]),
+        (("test_a.jsonl", "test_b.jsonl"), "train", [0, 1]),
+        (("latest.jsonl", "restrain.jsonl"), "train", [0, 1]),
+    ],
+)
+def test_a_directory_of_files_has_the_splits_that_their_names_tell(
+    tmp_path: Path, names: tuple[str, ...], split: str, expected: list[int]
+) -> None:
+    """A downloaded data set is a folder of train and test files: a run trained on both."""
+    for number, name in enumerate(names):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(json.dumps({"number": number}))
+    mix = RowMix(open_rows(str(tmp_path), split=split))
+    assert [mix[index]["number"] for index in range(len(mix))] == expected
+
+
+def test_a_store_without_rows_adds_none_and_a_damaged_one_is_told(tmp_path: Path, places: dict[str, str]) -> None:
+    """One empty shard of hundreds: the run does not start, and blames a file that is no parquet."""
+    datasets = pytest.importorskip("datasets")
+    datasets.Dataset.from_dict({"messages": []}).to_parquet(str(tmp_path / "a.parquet"))
+    write_jsonl(tmp_path / "b.jsonl", ROWS[:2])
+    assert [len(store) for store in open_rows(str(tmp_path))] == [0, 2]
+    assert read_row(RowMix(open_rows(str(tmp_path)))[1]) == read_row(ROWS[1])
+    saved = shutil.copytree(places["saved"], tmp_path / "saved")
+    (saved / "data-00000-of-00001.arrow").write_bytes(b"cut")
+    with pytest.raises(DataError, match="not a saved data set that can be read"):
+        open_rows(str(saved))
+
+
+def test_a_split_that_no_file_is_named_for_is_told_with_those_that_are(tmp_path: Path) -> None:
+    for name in ("train.jsonl", "test.jsonl"):
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match="no split 'validation'") as caught:
+        open_rows(str(tmp_path), split="validation")
     assert caught.value.next_step == "choose one of: test, train"
 
 

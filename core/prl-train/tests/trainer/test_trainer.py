@@ -185,6 +185,16 @@ def test_a_loss_that_is_not_finite_stops_before_any_weight_changes(make_trainer:
     assert trainer.step(pack(samples(2), 64))["step"] == 1.0
 
 
+@pytest.mark.parametrize("wrong", [309, -1])
+def test_a_token_that_the_model_does_not_know_is_named(make_trainer: Make, wrong: int) -> None:
+    """Tokens added to a tokenizer, and not to the model: an IndexError of torch's, on a GPU the end of the process."""
+    trainer = make_trainer()
+    bad = replace(samples(1)[0], prompt_ids=[5, wrong, 7])
+    with pytest.raises(ConfigError, match=f"token id {wrong} is none of the model's 309") as caught:
+        trainer.step(pack([bad], 48))
+    assert caught.value.where == "token 1 of a packed row"
+
+
 def test_calls_before_load_are_a_clear_error(tmp_path: Path) -> None:
     with pytest.raises(TrainingError, match="no model yet"):
         Trainer(TrainerConfig(model="x")).publish_weights(tmp_path, 1)

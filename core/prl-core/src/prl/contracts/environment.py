@@ -71,6 +71,15 @@ class Demonstrator(Protocol):
         ...
 
 
+@runtime_checkable
+class ClosableEnvironment(Protocol):
+    """An environment of either kind that holds servers or connections between rollouts."""
+
+    async def aclose(self) -> None:
+        """Release them. Called once, when all rollouts of the process have ended; also where none was played."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentEndpoint:
     """Where an agent finds its model: an OpenAI-compatible base URL that belongs to this one rollout.

@@ -68,9 +68,10 @@ class Renderer(Protocol):
     ) -> RenderedTokens | None:
         """Extend a rollout: `prompt_ids + completion_ids`, then the new messages and a generation prompt.
 
-        Message indices refer to `new_messages`; earlier tokens have -1. `history`, if given, is the conversation up
-        to and including the sampled assistant turn. None where an extension cannot be proven equal to what the
-        template's rules allow; the caller then renders anew and starts a new sample.
+        Message indices refer to `new_messages`; earlier tokens have -1. `prompt_ids` need not be a list: sessions give
+        `PromptIds`, which are read and joined as lists are. `history`, if given, is the conversation up to and
+        including the sampled assistant turn. None where an extension cannot be proven equal to what the template's
+        rules allow; the caller then renders anew and starts a new sample.
         """
         ...
 

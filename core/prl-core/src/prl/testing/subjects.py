@@ -58,7 +58,9 @@ def check_record(record: Record, tokenizer: Tokenizer | None = None) -> list[Che
         subject = subject_of(record, tokenizer)
     except NotApplicable as reason:
         return [CheckResult(Check(record.kind, "all", "", _nothing), Verdict.SKIP, str(reason))]
-    except Exception as error:  # noqa: BLE001 - the plugin's own code runs here, and its fault is what is asked for
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the plugin's own code runs here, and its fault is what is asked for
         finding = str(error) if isinstance(error, PrlError) else f"{type(error).__name__}: {error}"
         unusable = Check(record.kind, "can_be_created", "The plugin cannot be used at all.", _nothing)
         return [CheckResult(unusable, Verdict.FAIL, finding)]

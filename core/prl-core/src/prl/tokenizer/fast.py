@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
+
 from .backend import Backend, Encoder
 from .prove import first_difference
 from .split import EncodeOrdinary, encode_split, strict
@@ -74,7 +76,7 @@ def _build_fastokens(data: dict[str, Any]) -> EncodeOrdinary:
 
     _require_plain_added_tokens(data)
     bare = {**without_added_tokens(data), "normalizer": None}
-    tokenizer = Tokenizer.from_json_str(json.dumps(bare, ensure_ascii=False))
+    tokenizer = Tokenizer.from_json_str(msgspec.json.encode(bare).decode())
     for entry, token_id in bare["model"]["vocab"].items():
         if tokenizer.token_to_id(entry) != token_id:
             raise UnsuitableError(f"its vocabulary has another id for {entry!r}")

@@ -68,7 +68,9 @@ def _read_json(path: Path) -> dict[str, Any]:
         data = json.loads(_read_text(path))
     except ValueError as error:
         raise _broken(path, error) from error
-    return data if isinstance(data, dict) else {}
+    if not isinstance(data, dict):
+        raise _broken(path, TypeError(f"it holds a {type(data).__name__}, not an object"))
+    return data
 
 
 def _read_text(path: Path) -> str:

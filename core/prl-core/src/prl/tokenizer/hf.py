@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import msgspec
 from tokenizers import Tokenizer as HFTokenizer
 
 from prl.types import TokenizerError
@@ -111,7 +112,7 @@ def _private(source: str) -> dict[str, Any]:
 
 def _build(data: dict[str, Any]) -> HFTokenizer:
     try:
-        return HFTokenizer.from_buffer(json.dumps(data, ensure_ascii=False).encode("utf-8"))
+        return HFTokenizer.from_buffer(msgspec.json.encode(data))
     except ValueError as error:
         raise _not_a_tokenizer(error) from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,13 @@ def load_tokenizer(path_or_hub_id: str | Path, *, revision: str | None = None, b
             where="load_tokenizer(backend=...)",
             next_step="choose one of: " + ", ".join(_BACKENDS),
         )
-    name = str(path_or_hub_id)
+    if not isinstance(path_or_hub_id, str | os.PathLike) or not str(path_or_hub_id):
+        raise TokenizerError(
+            f"{path_or_hub_id!r} names no tokenizer",
+            where="load_tokenizer",
+            next_step="give a directory that holds a tokenizer.json, or a hub id such as Qwen/Qwen3-0.6B",
+        )
+    name = os.fspath(path_or_hub_id)
     files = read_directory(_locate(name, revision))
     from .hf import HFBackend
 

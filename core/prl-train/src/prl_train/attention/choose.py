@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,8 @@ def resolve_kernel(name: str, *, device: str, dtype: str, model: Any = None, tra
     are looked at. A third party's kernel must be named: `auto` never takes it.
     """
     wanted = model_needs(model) if model is not None else ModelNeeds()
+    if torch.are_deterministic_algorithms_enabled() and not torch.is_deterministic_algorithms_warn_only_enabled():
+        wanted = replace(wanted, features=(*wanted.features, "deterministic"))
     asked: dict[str, Any] = {"device": device, "dtype": dtype, "head_size": wanted.head_size, "training": training}
     if name == AUTO:
         return _best(wanted.features, asked)

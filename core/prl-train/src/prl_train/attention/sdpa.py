@@ -8,7 +8,7 @@ passes with the log-sum-exp go to torch's flash operators of the device; what th
 from __future__ import annotations
 
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import torch
@@ -68,6 +68,8 @@ class Sdpa:
         Tokens after `cu_seqlens[-1]` are padding and give zeros. `window` counts tokens to the left and right, -1 for
         all.
         """
+        if softmax_scale is not None:
+            q, softmax_scale = _positive(q, softmax_scale)
         if window == (-1, -1) and sinks is None and not softcap and not sdpa_cuda.serves(q, v, softcap):
             return _by_groups(q, k, v, cu_seqlens, causal, softmax_scale)
         return self._derived(
@@ -85,7 +87,8 @@ class Sdpa:
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, varlen: Varlen, scoring: Scoring) -> tuple[Tensor, Tensor]:
         """Return out [Tq, Hq, Dv] and lse [Hq, Tq]."""
-        return _passes(q, v, scoring.softcap).forward(q, k, v, varlen, scoring)
+        q, scale = _positive(q, scoring.scale)
+        return _passes(q, v, scoring.softcap).forward(q, k, v, varlen, replace(scoring, scale=scale))
 
     def backward(
         self,
@@ -99,7 +102,15 @@ class Sdpa:
         scoring: Scoring,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return the gradients of q, k, v and sinks."""
-        return _passes(q, v, scoring.softcap).backward(dout, q, k, v, out, lse, varlen, scoring)
+        scaled, scale = _positive(q, scoring.scale)
+        passes = _passes(q, v, scoring.softcap)
+        dq, *others = passes.backward(dout, scaled, k, v, out, lse, varlen, replace(scoring, scale=scale))
+        return dq if scaled is q else dq * scoring.scale, *others
+
+
+def _positive(q: Tensor, scale: float) -> tuple[Tensor, float]:
+    """Return queries and a scale above 0: torch's operators scale masked scores too, and -inf * 0 is no number."""
+    return (q, scale) if scale > 0 else (q * scale, 1.0)
 
 
 def create() -> Sdpa:

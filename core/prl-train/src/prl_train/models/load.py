@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,29 +11,35 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig
-from transformers.utils import logging
+from transformers.utils import logging as transformers_logging
 from transformers.utils.hub import cached_file
 
 from prl.types import ConfigError
 
 from .vision import attention_of_parts, auto_class
 
+LOG = logging.getLogger("prl.trainer")
 AUXILIARY_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
+    "additional_chat_templates/*.jinja",
     "vocab.json",
     "merges.txt",
     "tokenizer.model",
     "tiktoken.model",
+    "spiece.model",
+    "vocab.txt",
+    "tekken.json",
     "generation_config.json",
     "processor_config.json",
     "preprocessor_config.json",
     "video_preprocessor_config.json",
 )
-"""What stands beside the weights in a model directory; a published directory carries what its source has."""
+"""What stands beside the weights in a model directory, as patterns; a published one carries what its source has."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
@@ -45,18 +52,24 @@ def load_model(
 ) -> Any:
     """Load a model from a directory or a hub id; `attention` is transformers' own name of the implementation.
 
-    Raises `ConfigError` where the directory has no weights, where the model cannot be found, and where the checkpoint
-    lacks some of the model's weights (transformers alone would fill those with random numbers).
+    A head that the checkpoint has beside the embeddings is the model's, also where its config.json ties the two; its
+    `config` then says so. Raises `ConfigError` where the directory has no weights, where the model cannot be found or
+    needs code or packages that are not here, and where the checkpoint lacks some of the model's weights (transformers
+    alone would fill those with random numbers).
     """
     name = str(path_or_id)
     check_directory(name)
     try:
         with quiet_transformers():
-            config = AutoConfig.from_pretrained(name)
+            config = AutoConfig.from_pretrained(name, trust_remote_code=False)
             loaded: Any = auto_class(config).from_pretrained(
-                name, dtype=dtype, attn_implementation=attention_of_parts(config, attention), output_loading_info=True
+                name,
+                dtype=dtype,
+                attn_implementation=attention_of_parts(config, attention),
+                output_loading_info=True,
+                trust_remote_code=False,  # said, so that nobody is asked at a terminal
             )
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         raise ConfigError(
             f"the model {name!r} cannot be loaded: {str(error).splitlines()[0]}",
             where="model",
@@ -70,13 +83,37 @@ def load_model(
             where=name,
             next_step="use a complete checkpoint; its architecture is named in config.json",
         )
+    if unused := sorted(info["unexpected_keys"]):
+        LOG.warning("%s: %d tensors of the weights are not the model's, such as %r", name, len(unused), unused[0])
+    if not has_tied_head(model):
+        untie(model.config)
     return model.to(device)
 
 
-def empty_model(path_or_id: str | Path, dtype: torch.dtype = torch.float32, *, attention: str = "sdpa") -> Any:
-    """Make a model of the same shape without its weights: memory is taken only where something is written later."""
+def has_tied_head(model: Any) -> bool:
+    """Whether the head is the embeddings."""
+    head, embeddings = model.get_output_embeddings(), model.get_input_embeddings()
+    return head is not None and getattr(head, "weight", None) is getattr(embeddings, "weight", head)
+
+
+def untie(config: Any) -> None:
+    """Have a config say that the head is a matrix of its own."""
+    for part in (config, config.get_text_config()):
+        if getattr(part, "tie_word_embeddings", False):
+            part.tie_word_embeddings = False
+
+
+def empty_model(
+    path_or_id: str | Path, dtype: torch.dtype = torch.float32, *, attention: str = "sdpa", tied: bool = True
+) -> Any:
+    """Make a model of the same shape without its weights: memory is taken only where something is written later.
+
+    `tied` is whether the loaded model's head is its embeddings.
+    """
     with quiet_transformers():
-        config = AutoConfig.from_pretrained(str(path_or_id))
+        config = AutoConfig.from_pretrained(str(path_or_id), trust_remote_code=False)
+        if not tied:
+            untie(config)
         with torch.device("meta"):
             model: Any = auto_class(config).from_config(
                 config, dtype=dtype, attn_implementation=attention_of_parts(config, attention)
@@ -117,6 +154,8 @@ def source_directory(path_or_id: str | Path) -> Path:
     if path.is_dir():
         return path
     for name in AUXILIARY_FILES:  # bring the small files into the snapshot
+        if "*" in name:
+            continue  # the hub is asked for names alone
         cached_file(str(path_or_id), name, _raise_exceptions_for_missing_entries=False)
     return Path(str(cached_file(str(path_or_id), "config.json"))).parent
 
@@ -124,7 +163,7 @@ def source_directory(path_or_id: str | Path) -> Path:
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Keep transformers' loading report and progress bar off the terminal; what matters raises."""
-    control: Any = logging
+    control: Any = transformers_logging
     level, bars = control.get_verbosity(), control.is_progress_bar_enabled()
     control.set_verbosity_error()
     control.disable_progress_bar()

@@ -28,6 +28,7 @@ class EvaluationPlan:
     at_start: bool = True
     at_end: bool = True
     solved_reward: float = 1.0
+    keep_rollouts: int | None = None
 
 
 class Evaluation:
@@ -110,6 +111,8 @@ class Evaluation:
     def _write(self, version: int, groups: Sequence[Group], values: Mapping[str, float]) -> None:
         write_text(self.folder.evaluation_rollouts(self.plan.name, version), rollout_lines(groups, self.renderer))
         write_json(self.folder.evaluation_path(self.plan.name, version), dict(values))
+        if self.plan.keep_rollouts is not None:
+            self.folder.prune_evaluation_rollouts(self.plan.name, self.plan.keep_rollouts)
 
 
 class Evaluations:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from prl.types import UNPUBLISHED
 from prl_train.run import RunError
 
 from .groups import Group
@@ -76,7 +77,7 @@ class GroupPool:
         self.next_group = next_group
         self._wants = wants
         self._counts = PoolCounts()
-        self.version = -1
+        self.version = UNPUBLISHED
         self.step = 0
         self._again = sorted(pending)
         self._taken = 0
@@ -159,7 +160,7 @@ class GroupPool:
         )
 
     def _may_launch(self) -> bool:
-        if self.version < 0:
+        if self.version == UNPUBLISHED:
             return False  # the engine still serves the model it was started with, which is no version of this run
         slot = self._taken + len(self._flights)
         batch = self.step + slot // self.groups_per_step

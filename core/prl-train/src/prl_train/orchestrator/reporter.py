@@ -30,7 +30,8 @@ class StepReporter:
         """
         rows = read_metrics(self.folder.metrics)
         steps = [int(row["step"]) for row in rows if not is_evaluation(row)]
-        self._next = max(steps, default=-1) + 1
+        # What was pruned cannot be reported: where rows were lost, go on with the first batch that is there.
+        self._next = max(max(steps, default=-1) + 1, min(self.folder.batch_steps(), default=0))
         told = {(name, value) for row in rows for name, value in row.items() if name.startswith(EVALUATION)}
         for name, version, values in self.folder.read_evaluations():
             if (f"{EVALUATION}{name}/step", version) not in told:
@@ -66,7 +67,12 @@ class StepReporter:
             self.sinks.metrics(step, self._waiting.pop(step))
 
     def _prune(self, reported: int) -> None:
-        """Remove batches that no resume can need: those before the newest checkpoint, its last one excepted."""
+        """Remove what no resume can need: batches, and what was measured on them, before the newest checkpoint.
+
+        The last one before it stays: it says where the orchestrator stands.
+        """
         checkpoint = self.folder.latest_checkpoint()
         if checkpoint is not None:
-            self.folder.prune_batches(min(checkpoint[0], reported) - 1)
+            needed = min(checkpoint[0], reported) - 1
+            self.folder.prune_batches(needed)
+            self.folder.prune_trained(needed)

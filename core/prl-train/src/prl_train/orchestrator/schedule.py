@@ -44,7 +44,7 @@ class Schedule:
             example = chosen.example(group)
         except PrlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EnvironmentAnswerError(
                 f"example({group}) failed: {type(error).__name__}: {error}",
                 where=where,

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from prl.contracts import EngineClient
+from prl.types import UNPUBLISHED
 from prl_train.run import PeerError, RunFolder
 from prl_train.transfer.board import TransferBoard
 from prl_train.transfer.desk import TransferDesk
@@ -21,7 +22,7 @@ class WeightFollower:
         self.engine = engine
         self.folder = folder
         self.wait_seconds = wait_seconds
-        self.version = -1
+        self.version = UNPUBLISHED
         self._desk = TransferDesk(engine, TransferBoard(folder.transfer))
 
     async def follow(self, on_version: Callable[[int], None], *, until: int) -> None:

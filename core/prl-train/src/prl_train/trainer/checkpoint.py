@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -21,7 +20,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from prl_train.distributed.world import World
 from prl_train.errors import CheckpointError
-from prl_train.storage import fingerprint, is_sealed, read_sealed, write_sealed
+from prl_train.storage import fingerprint, is_sealed, numbered, read_sealed, remove_directory, write_sealed
 
 CHECKPOINT_MARKER = "checkpoint.json"
 _STATE = "state.json"
@@ -197,10 +196,8 @@ def _set_random_state(state: dict[str, torch.Tensor]) -> None:
 
 def latest_checkpoint(parent: str | Path) -> Path | None:
     """Return the newest whole checkpoint below `parent` (folders `step_N`), or None."""
-    whole = (
-        path for path in sorted(Path(parent).glob(f"{_PREFIX}*"), reverse=True) if is_sealed(path, CHECKPOINT_MARKER)
-    )
-    return next(whole, None)
+    found = reversed(numbered(parent, _PREFIX))
+    return next((path for _, path in found if is_sealed(path, CHECKPOINT_MARKER)), None)
 
 
 def checkpoint_path(parent: str | Path, step: int) -> Path:
@@ -214,8 +211,9 @@ def remove_old_checkpoints(parent: str | Path, keep: int | None, newest: Path | 
     A run that was killed between writing a checkpoint and pointing to it goes on from an older one: the one that it
     writes next is `newest`, whatever lies beyond. A `keep` of None keeps all.
     """
-    found = sorted(Path(parent).glob(f"{_PREFIX}*"))
-    old = [] if keep is None else [path for path in found if newest is None or path <= newest][:-keep]
+    last = None if newest is None else int(newest.name.removeprefix(_PREFIX))
+    found = [path for step, path in numbered(parent, _PREFIX) if last is None or step <= last]
+    old = [] if keep is None else found[:-keep]
     for path in old:
-        shutil.rmtree(path)
+        remove_directory(path)
     return old

@@ -5,6 +5,7 @@ Shapes: T tokens of the row, N targets (tokens whose `loss_mask` is set), S toke
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -58,6 +59,7 @@ def forward_targets(
     With `plan` each rank runs its shard of the row, and all get every target.
     """
     check_row(batch)
+    _check_ids(model, batch.input_ids)
     ids = torch.tensor(batch.input_ids, device=device)
     positions = torch.tensor([i for i, wanted in enumerate(batch.loss_mask) if wanted], device=device, dtype=torch.long)
     temperatures = torch.tensor(batch.temperatures, device=device)[positions]
@@ -73,6 +75,18 @@ def forward_targets(
     if plan is not None:
         logprobs, entropy = (_gathered(values, contexts, plan)[positions - 1] for values in (logprobs, entropy))
     return Targets(positions, logprobs, entropy.detach())
+
+
+def _check_ids(model: Any, ids: Sequence[int]) -> None:
+    """Raise `ConfigError` for a token that the model has no embedding of: on a GPU, its lookup ends the process."""
+    known = int(model.get_input_embeddings().weight.shape[0])
+    if ids and not 0 <= min(ids) <= max(ids) < known:
+        place, wrong = next((place, token) for place, token in enumerate(ids) if not 0 <= token < known)
+        raise ConfigError(
+            f"token id {wrong} is none of the model's {known}",
+            where=f"token {place} of a packed row",
+            next_step="use the model's own tokenizer; tokens that were added to it need embeddings (resize them first)",
+        )
 
 
 def prepare_head(

@@ -27,10 +27,12 @@ class Optimization:
             )
         self._config = config
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._decays = (config.weight_decay, 0.0)
+        matrices, vectors = ([p for p in self._parameters if (p.ndim < 2) == is_vector] for is_vector in (False, True))
         self.optimizer = torch.optim.AdamW(
             [
-                {"params": [p for p in self._parameters if p.ndim >= 2], "weight_decay": config.weight_decay},
-                {"params": [p for p in self._parameters if p.ndim < 2], "weight_decay": 0.0},
+                {"params": params, "weight_decay": decay}
+                for params, decay in zip((matrices, vectors), self._decays, strict=True)
             ],
             lr=config.lr,
             betas=config.betas,
@@ -75,8 +77,10 @@ class Optimization:
         return {"steps": self.steps}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Go on from a saved state."""
+        """Go on from a saved state, with this run's settings: those of a checkpoint come along with the moments."""
         self.steps = int(state["steps"])
+        for group, decay in zip(self.optimizer.param_groups, self._decays, strict=True):
+            group.update(betas=self._config.betas, eps=self._config.eps, weight_decay=decay)
 
 
 def _factor(config: OptimizerConfig, step: int) -> float:

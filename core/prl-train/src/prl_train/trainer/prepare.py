@@ -12,7 +12,7 @@ from prl_train.attention.binding import IMPLEMENTATION, BoundKernel, attend
 from prl_train.attention.context_parallel import ContextParallel
 from prl_train.distributed.sharding import layers_of, shard_model, spread, tensors_of
 from prl_train.distributed.world import World
-from prl_train.models.load import empty_model, load_model
+from prl_train.models.load import empty_model, has_tied_head, load_model
 from prl_train.models.lora import add_adapters
 
 from .config import TrainerConfig
@@ -49,9 +49,9 @@ def _first_model(name: str, world: World, device: torch.device, attention: str) 
     """
     if world.size == 1:
         return load_model(name, torch.float32, device, attention=attention)
-    if world.is_main:
-        return load_model(name, torch.float32, "cpu", attention=attention)
-    return empty_model(name, torch.float32, attention=attention)
+    loaded = load_model(name, torch.float32, "cpu", attention=attention) if world.is_main else None
+    tied = world.from_main(loaded is not None and has_tied_head(loaded))
+    return loaded if world.is_main else empty_model(name, torch.float32, attention=attention, tied=tied)
 
 
 def compile_layers(model: Any) -> None:

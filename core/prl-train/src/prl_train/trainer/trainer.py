@@ -77,6 +77,8 @@ class Trainer:
             self._head = self._find_head()
             self._is_packable = self._find_packable()
         self._replay = RouterReplay.install(self._model) if self.config.router_replay else None
+        settings = self.config.model_dump(include=set(OptimizerConfig.model_fields))
+        self.world.check_same(settings, "the settings of the optimizer")
         self._optimization = Optimization(self._model, self.config)
         # Dropout must differ between processes, which all made the same model from the same seed.
         torch.manual_seed(self.config.seed + self.world.rank)

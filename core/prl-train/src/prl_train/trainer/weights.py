@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from prl_train.errors import CheckpointError
 from prl_train.models.load import AUXILIARY_FILES
 from prl_train.models.lora import adapted_layers, adapter_tensors, merged, plain_name, save_adapter_config
 from prl_train.models.saved_names import as_saved, saved_in_groups
-from prl_train.storage import is_sealed, read_sealed, write_sealed
+from prl_train.storage import is_sealed, numbered, read_sealed, remove_directory, write_sealed
 
 WEIGHTS_MARKER = "weights.json"
 """The file that says a weights directory is whole: `{"version": N, "files": {name: {"size", "sha256"}}}`."""
@@ -64,9 +65,10 @@ def write_weights(
     """
 
     def describe(directory: Path) -> None:
-        for name in AUXILIARY_FILES:
-            if (source / name).is_file():
-                shutil.copyfile(source / name, directory / name)
+        for found in (path for pattern in AUXILIARY_FILES for path in source.glob(pattern)):
+            target = directory / found.relative_to(source)
+            target.parent.mkdir(exist_ok=True)
+            shutil.copyfile(found, target)
         _save_config(model, dtype, directory)
 
     files = _files(list(outgoing_tensors(model, dtype)), file_bytes, "model")
@@ -148,6 +150,7 @@ def _held_tensors(model: Any, dtype: torch.dtype) -> Iterator[Outgoing]:
     tied = set(getattr(model, "all_tied_weights_keys", None) or getattr(model, "_tied_weights_keys", None) or ())
     parameters = dict(model.named_parameters(remove_duplicate=False))
     adapted = adapted_layers(model)
+    is_exact = _exact_names(model)
     state: dict[str, Tensor] = model.state_dict()
     for inner, tensor in sorted(state.items(), key=lambda item: plain_name(item[0]) in tied):
         name = plain_name(inner)
@@ -159,7 +162,18 @@ def _held_tensors(model: Any, dtype: torch.dtype) -> Iterator[Outgoing]:
             continue
         written.add(storage)
         # Tensors that share storage without being declared tied are written twice: a loader will not tie them again.
-        yield _plain(name, tensor, dtype, layer=adapted.get(name), is_shared=is_shared)
+        kind = torch.float32 if is_exact(name) else dtype
+        yield _plain(name, tensor, kind, layer=adapted.get(name), is_shared=is_shared)
+
+
+def _exact_names(model: Any) -> Callable[[str], bool]:
+    """Return which tensors are float32 in every checkpoint, as the model's class has it.
+
+    The biases by which routers choose experts are such: half precision is coarser than what tells the experts apart.
+    """
+    parts = sorted(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    pattern = re.compile("|".join(rf"(^|\.){re.escape(part)}(\.|$)" for part in parts) or r"(?!)")
+    return lambda name: pattern.search(name) is not None
 
 
 def _storage(tensor: Tensor, parameter: nn.Parameter | None) -> Any:
@@ -217,17 +231,15 @@ def read_weights(directory: str | Path, *, verify: bool = False) -> int:
 
 def latest_weights(parent: str | Path) -> Path | None:
     """Return the newest whole weights directory below `parent`, or None."""
-    whole_ones = (
-        path for path in sorted(Path(parent).glob(f"{_PREFIX}*"), reverse=True) if is_sealed(path, WEIGHTS_MARKER)
-    )
-    return next(whole_ones, None)
+    found = reversed(numbered(parent, _PREFIX))
+    return next((path for _, path in found if is_sealed(path, WEIGHTS_MARKER)), None)
 
 
 def remove_old_weights(parent: str | Path, keep: int) -> list[Path]:
     """Remove all but the newest `keep` weights directories; return what was removed."""
     if keep < 1:
         raise CheckpointError("at least one weights directory must stay", where=str(parent), next_step="use keep >= 1")
-    old = sorted(Path(parent).glob(f"{_PREFIX}*"))[:-keep]
+    old = [path for _, path in numbered(parent, _PREFIX)][:-keep]
     for path in old:
-        shutil.rmtree(path)
+        remove_directory(path)
     return old

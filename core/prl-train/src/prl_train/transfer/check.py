@@ -19,6 +19,7 @@ def check_transfer(config: RLConfig) -> None:
             f"engines behind {config.engine.route} cannot receive weights from a process",
             where='[trainer] weight_transfer = "broadcast"',
             next_step=f'serve them with prl\'s plugin and use engine.route = "{PrlRoute.path}"',
+            keys=[("trainer", "weight_transfer"), ("engine", "route")],
         )
     host = config.trainer.transfer.host
     far = [name for name in _engine_hosts(config) if not _is_here(name)]
@@ -27,6 +28,7 @@ def check_transfer(config: RLConfig) -> None:
             f"engines on {far[0]!r} cannot reach the trainer at {host!r}, which means their own machine to them",
             where="trainer.transfer.host",
             next_step="give the address of the trainer's machine, as the engines see it",
+            keys=[("trainer", "transfer", "host")],
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from prl.contracts import Renderer
-from prl.types import NO_MESSAGE, Message, RenderedTokens, ToolSpec
+from prl.types import NO_MESSAGE, Message, PromptIds, RenderedTokens, ToolSpec
 
 from .check import brief, check, expect
 from .material import ASK, ASK_AGAIN, SAY, THOUGHT, TOOL, assistant, calling, result, user
@@ -43,6 +43,11 @@ def a_bridge_extends_the_exact_ids(subject: RendererSubject) -> None:
             expect((prompt, ids) == (sampled.prompt, given), "the bridge changed the ids it was given")
             if bridged is not None:
                 _check_extension(bridged, prompt, ids, step)
+            shared = subject.renderer.bridge_to_next_turn(
+                PromptIds(prompt), ids, step.new, tools=step.tools, history=step.before
+            )
+            same = (shared and shared.token_ids) == (bridged and bridged.token_ids)
+            expect(same, "the bridge of PromptIds, which sessions give, is not that of the same ids in a list")
 
 
 @check("renderer")

@@ -88,7 +88,9 @@ def run_check(one: Check, subject: Subject) -> CheckResult:
         return CheckResult(one, Verdict.SKIP, str(reason))
     except CheckFailed as failure:
         finding = str(failure)
-    except Exception as error:  # noqa: BLE001 - the plugin's own code runs here, and its fault is what is asked for
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the plugin's own code runs here, and its fault is what is asked for
         finding = f"{type(error).__name__}: {error}"
     else:
         if quirk is None:
