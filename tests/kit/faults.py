@@ -112,6 +112,13 @@ class DropsUnknownRoles(BrookFormat):
             super().write_message(out, conversation, position)
 
 
+@in_format("a_bridge_refuses_what_a_render_refuses")
+class ChecksRendersAlone(BrookFormat):
+    def check(self, conversation: Conversation) -> None:
+        if not conversation.is_bridge:
+            super().check(conversation)
+
+
 @in_format("all_text_of_the_last_turn_is_rendered")
 class SkipsReasoningBesideCalls(BrookFormat):
     def write_assistant(self, out: Writer, view: MessageView, keep: bool) -> None:

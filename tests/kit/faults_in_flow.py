@@ -114,6 +114,15 @@ class ReadsPastTheStop(ChatRenderer):
         return super().parse_response([token for token in ids if token not in self._stop_ids], **how)
 
 
+@in_renderer("a_call_drafted_in_reasoning_is_not_run")
+class RunsDrafts(ChatRenderer):
+    def parse_response(self, ids: Any, **how: Any) -> ParsedResponse:
+        """End reasoning where a call opens, whatever follows."""
+        opening, close = TOKENIZER.encode("<call></think>")
+        is_draft = opening in ids and close in ids[ids.index(opening) :]
+        return super().parse_response([token for token in ids if token != close] if is_draft else ids, **how)
+
+
 @in_renderer("cut_reasoning_is_reported")
 class CallsCutReasoningWhole(ChatRenderer):
     def parse_response(self, *arguments: Any, **how: Any) -> ParsedResponse:

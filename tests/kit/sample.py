@@ -94,7 +94,7 @@ class BrookFormat(ChatFormat):
     tool_codec: ToolCodec | None = JsonCalls()
 
     def check(self, conversation: Conversation) -> None:
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.role not in ("system", "user", "assistant", "tool"):
                 raise bad_message(view.index, f"has role {view.role!r}", "use system, user, assistant or tool")
 

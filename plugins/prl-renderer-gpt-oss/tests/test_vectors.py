@@ -100,6 +100,7 @@ SEEK = "<|channel|>analysis<|message|>Search.<|end|><|start|>assistant"
         "<|channel|>analysis to=functions.seek code",
         "<|channel|>commentary to=functions.seek<|constrain|>json",
         "<|channel|>commentary to=functions.seek",
+        "<|channel|>commentary to= functions.seek <|constrain|>json",
         "<|channel|>commentary functions.seek <|constrain|>json",
         " to=functions.seek",
         "<|channel|>commentary to=functions.seek<|channel|>commentary <|constrain|>json",
@@ -149,6 +150,25 @@ def test_a_header_that_is_none_keeps_its_text_and_is_marked() -> None:
     [fault] = parsed.invalid_tool_calls
     assert fault.raw == "<|start|>assistant<|channel|>commentary?? junk"
     assert fault.error == "the channel 'commentary??' is unknown"
+
+
+@pytest.mark.parametrize(
+    ("header", "word"),
+    [
+        ("<|channel|>final <|constrain|>functions.seek", "<|constrain|>functions.seek"),
+        ("<|channel|>commentary<|constrain|>functions.seek", "<|constrain|>functions.seek"),
+        ("<|channel|>commentary to=", "to="),
+    ],
+)
+def test_a_call_that_names_no_recipient_is_marked_and_never_executed(header: str, word: str) -> None:
+    """An answer of bare arguments with nothing that says so: 17 of 200 requests in one report.
+
+    https://github.com/thinking-machines-lab/tinker-cookbook/issues/947
+    """
+    parsed = renderer().parse_response(ids_of(f'{header}<|message|>{{"q": "fox"}}<|call|>'))
+    assert (parsed.content, parsed.tool_calls) == ('{"q": "fox"}', ())
+    [fault] = parsed.invalid_tool_calls
+    assert (fault.raw, fault.error) == (header, f"{word!r} stands where the content type does, and calls nobody")
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class EchoFormat(ChatFormat):
         """Refuse what the format has no place for; dropping it would be a silent loss."""
         if conversation.tools is not None:
             raise RenderError("echo has no tools", where="tools", next_step="render without tools")
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.role not in ROLES:
                 raise bad_message(view.index, f"has role {view.role!r}", f"use one of {', '.join(ROLES)}")
             if view.calls:

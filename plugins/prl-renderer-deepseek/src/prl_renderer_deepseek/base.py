@@ -61,7 +61,7 @@ class DeepSeekFormat(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse roles that the template does not know (it would drop such messages without a word)."""
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.role not in _ROLES:
                 raise bad_message(
                     view.index,
@@ -135,14 +135,14 @@ class DeepSeekFormat(ChatFormat):
 
     def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
         """A system message would have to go before everything else."""
-        return all(view.role != "system" for view in conversation.messages[conversation.first :])
+        return all(view.role != "system" for view in conversation.new)
 
     def rewrites_history(self, conversation: Conversation) -> bool:
         """The templates drop a turn's reasoning as soon as anything follows it, results included."""
         sampled, retention = conversation.sampled, self.options.thinking_retention
         if sampled is None or self.reasoning is None or retention == "all":
             return False
-        if retention == "tool_cycle" and not any(map(self.is_query, conversation.messages[conversation.first :])):
+        if retention == "tool_cycle" and not any(map(self.is_query, conversation.new)):
             return False
         opened = sampled.grammar.controls[THINK]
         return opened in sampled.prompt_ids or opened in sampled.completion_ids

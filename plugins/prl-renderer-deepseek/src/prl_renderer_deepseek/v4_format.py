@@ -41,7 +41,7 @@ class V4Format(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse roles that the encoder does not know."""
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.role not in _ROLES:
                 raise bad_message(
                     view.index,
@@ -149,7 +149,7 @@ class V4Format(ChatFormat):
 
     def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
         """A system message would have to go before everything else."""
-        return all(view.role != "system" for view in conversation.messages[conversation.first :])
+        return all(view.role != "system" for view in conversation.new)
 
     def rewrites_history(self, conversation: Conversation) -> bool:
         """Without tools any new message drops reasoning; with them the block of a turn that did not reason goes.
@@ -164,7 +164,7 @@ class V4Format(ChatFormat):
         think, end = (sampled.grammar.controls[token] for token in (THINK, END_THINK))
         if not sampled.prompt_ids or sampled.prompt_ids[-1] != think:
             return False
-        if retention == "tool_cycle" and not any(map(self.is_query, conversation.messages[conversation.first :])):
+        if retention == "tool_cycle" and not any(map(self.is_query, conversation.new)):
             return False
         ids = [*sampled.prompt_ids, *sampled.completion_ids]
         return not conversation.tools or any(pair == (think, end) for pair in pairwise(ids))

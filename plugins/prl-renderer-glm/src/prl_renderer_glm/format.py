@@ -66,7 +66,7 @@ class Glm45Format(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse roles that the template does not know (it would drop such messages without a word)."""
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.role not in MARKERS:
                 raise bad_message(
                     view.index,

@@ -76,7 +76,7 @@ class Glm51Format(VerbatimFormat):
         if super().rewrites_history(conversation):
             return True
         sampled = conversation.sampled
-        has_query = any(self.is_query(view) for view in conversation.messages[conversation.first :])
+        has_query = any(self.is_query(view) for view in conversation.new)
         if sampled is None or not has_query or self.options.thinking_retention == "all":
             return False
         reasoned, empty, bare = _blocks_since_last_user(sampled)

@@ -42,13 +42,15 @@ class HarmonyFormat(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse unknown roles, and tool results of which nobody can say what was called."""
-        for position, view in enumerate(conversation.messages):
+        for position, view in enumerate(conversation.new, conversation.first):
             if view.role not in _ROLES:
                 raise bad_message(
                     view.index,
                     f"has role {view.role!r}, which harmony does not know",
                     f"use one of {', '.join(sorted(_ROLES))}",
                 )
+            if conversation.is_bridge:
+                continue  # see `can_bridge`
             if view.role == "tool" and self.called_function(conversation, position) is None:
                 raise bad_message(
                     view.index,
@@ -200,7 +202,7 @@ class HarmonyFormat(ChatFormat):
         retention, sampled = self.options.thinking_retention, conversation.sampled
         if retention == "all" or sampled is None:
             return False
-        has_query = any(self.is_query(view) for view in conversation.messages[conversation.first :])
+        has_query = any(self.is_query(view) for view in conversation.new)
         if sampled.stop == RETURN:
             return True
         if sampled.stop == CALL and not (has_query and retention == "tool_cycle"):

@@ -43,8 +43,8 @@ def read_header(text: str) -> Header:
         channel, marked = heads.pop(0), CHANNEL
     repeated = [word for part in others_marked for word in _words(part)]
     words = heads + tails + [word for word in repeated if word not in CHANNELS]
-    recipients = [word.removeprefix("to=") for word in words if _is_recipient(word)]
-    others = [word for word in words if not _is_recipient(word)]
+    recipients = [word.removeprefix("to=") for word in words if _is_recipient(word) and word != "to="]
+    others = [word for word in words if not _is_recipient(word) or (word == "to=" and not recipients)]
     recipient = recipients[0] if recipients and recipients[0] not in _NO_TOOL else ""
     fault = _fault(channel, others) if marked else ("the header holds more than a role" if others else "")
     return Header(role, channel, recipient, fault)
@@ -72,6 +72,8 @@ def _fault(channel: str, others: list[str]) -> str:
         return f"the channel {channel!r} is unknown" if channel else "the channel has no name"
     if len(others) > 1:
         return "the header holds more than a content type"
+    if others and _is_recipient(others[0].removeprefix(CONSTRAIN)):
+        return f"{others[0]!r} stands where the content type does, and calls nobody"
     return ""
 
 

@@ -21,7 +21,7 @@ class TemplateFormat(HarmonyFormat):
     def check(self, conversation: Conversation) -> None:
         """Refuse what the template refuses besides: channels inside texts, a call with both content and reasoning."""
         super().check(conversation)
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.role != "assistant":
                 continue
             if any(mark in text for mark in _MARKUP for text in (view.text, view.reasoning or "")):

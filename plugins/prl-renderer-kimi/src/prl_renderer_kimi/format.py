@@ -42,7 +42,7 @@ class KimiFormat(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse roles that Kimi does not know (the template makes system turns of them) and names that are no text."""
-        for view in conversation.messages[conversation.first :]:
+        for view in conversation.new:
             if view.role not in _OPENERS:
                 raise bad_message(
                     view.index,
@@ -51,11 +51,6 @@ class KimiFormat(ChatFormat):
                 )
             if not isinstance(view.name, str | None):
                 raise bad_message(view.index, "has a `name` that is not text", "send the name as a string or null")
-
-    def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
-        """Refuse in a bridge what a render refuses; all else can follow any turn."""
-        self.check(conversation)
-        return True
 
     def write_preamble(self, out: Writer, conversation: Conversation) -> None:
         """Write the tools, then the default system turn where the caller's first message is none."""
@@ -183,7 +178,7 @@ class KimiThinkingFormat(KimiFormat):
         if not sampled.holds_reasoning(self.reasoning_placeholder):
             return False
         if self.thinks and self.options.thinking_retention == "tool_cycle":
-            return any(self.is_query(view) for view in conversation.messages[conversation.first :])
+            return any(self.is_query(view) for view in conversation.new)
         return not self.thinks or not _calls_tools(sampled, conversation)
 
     def _last_dropped(self, conversation: Conversation) -> int:

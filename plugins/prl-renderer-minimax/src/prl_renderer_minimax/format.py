@@ -51,8 +51,8 @@ class MiniMaxFormat(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse what the template refuses, and roles that it would drop without a word."""
-        has_calls = False
-        for view in conversation.messages:
+        has_calls = conversation.is_bridge  # what the sampled turn calls may be known from its ids alone
+        for view in conversation.new:
             if view.role not in ROLES:
                 raise bad_message(
                     view.index, f"has role {view.role!r}, which MiniMax does not know", f"use one of {', '.join(ROLES)}"

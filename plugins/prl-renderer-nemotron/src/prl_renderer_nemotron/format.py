@@ -48,18 +48,13 @@ class NemotronFormat(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse roles that Nemotron does not know (the template writes a turn of any name)."""
-        for view in conversation.messages[conversation.first :]:
+        for view in conversation.new:
             if view.role not in _ROLES:
                 raise bad_message(
                     view.index,
                     f"has role {view.role!r}, which Nemotron does not know",
                     f"use one of {', '.join(sorted(_ROLES))}",
                 )
-
-    def can_bridge(self, conversation: Conversation, stop: str | None) -> bool:
-        """Refuse in a bridge what a render refuses; all else can follow any turn."""
-        self.check(conversation)
-        return True
 
     def write_preamble(self, out: Writer, conversation: Conversation) -> None:
         """Write the system turn: the first message if it is one, then the tools; empty where there is neither."""
@@ -116,7 +111,7 @@ class NemotronFormat(ChatFormat):
 
     def rewrites_history(self, conversation: Conversation) -> bool:
         """Whether a new user message empties a block, or takes the effort from the user message before it."""
-        new = conversation.messages[conversation.first :]
+        new = conversation.new
         if self.effort and self.options.thinking_retention != "all" and any(self.is_query(view) for view in new):
             return True
         return super().rewrites_history(conversation)

@@ -34,7 +34,7 @@ class ChatMlFormat(ChatFormat):
 
     def check(self, conversation: Conversation) -> None:
         """Refuse roles that the template does not know (it would drop such messages without a word)."""
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.role not in self.roles:
                 raise bad_message(
                     view.index,
@@ -245,7 +245,7 @@ class VisionBodies(ChatFormat):
         """Numbered media need the numbers that came before."""
         if not self.options.add_vision_id or conversation.messages[0].index >= 0:
             return True
-        return all(view.parts is None for view in conversation.messages[conversation.first :])
+        return all(view.parts is None for view in conversation.new)
 
     def _number(self, conversation: Conversation, view: MessageView, part: int) -> int:
         """Count media of one kind up to this part, over the whole conversation."""
@@ -267,7 +267,7 @@ class Qwen3VlFormat(VisionBodies, Qwen3InstructFormat):
     def check(self, conversation: Conversation) -> None:
         """Refuse media where the template would drop them."""
         super().check(conversation)
-        for view in conversation.messages:
+        for view in conversation.new:
             if view.parts is not None and view.role not in ("user", "tool"):
                 raise bad_message(
                     view.index,

@@ -48,7 +48,7 @@ class Qwen35Format(VisionBodies, Qwen3Format):
     def check(self, conversation: Conversation) -> None:
         """Refuse what the template refuses: a later system message, media in the system message, no query."""
         super().check(conversation)
-        for position, view in enumerate(conversation.messages):
+        for position, view in enumerate(conversation.new, conversation.first):
             if view.role == "system" and position:
                 raise bad_message(
                     view.index, "is a system message but not the first", "move the system message to the beginning"
@@ -57,7 +57,7 @@ class Qwen35Format(VisionBodies, Qwen3Format):
                 raise bad_message(
                     view.index, "is a system message with media", "put images and videos into user messages"
                 )
-        if not any(self.is_query(view) for view in conversation.messages):
+        if not conversation.is_bridge and not any(self.is_query(view) for view in conversation.messages):
             raise RenderError(
                 "there is no user query in the messages",
                 where="messages",

@@ -96,7 +96,7 @@ class SampledTurn(NamedTuple):
 class Conversation:
     """What a format writes from.
 
-    `messages[first:]` are written. In a bridge `is_bridge` is True, `messages[first - 1]` stands for the sampled
+    `new` (`messages[first:]`) is written. In a bridge `is_bridge` is True, `messages[first - 1]` stands for the sampled
     turn, what came before it may be unknown, and `sampled` holds the ids. `has_prompt` says whether a generation
     prompt follows the last message. `memo` is scratch space for facts a format computes once per conversation.
     """
@@ -108,6 +108,11 @@ class Conversation:
     sampled: SampledTurn | None = None
     has_prompt: bool = False
     memo: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def new(self) -> list[MessageView]:
+        """The messages that are written: all of them in a render, what follows the sampled turn in a bridge."""
+        return self.messages[self.first :]
 
     def role(self, position: int) -> str:
         """The role at a position, "" outside the conversation."""

@@ -44,7 +44,10 @@ class ChatFormat(ABC):
         self.options = options
 
     def check(self, conversation: Conversation) -> None:  # noqa: B027 (most formats have nothing to refuse)
-        """Raise `RenderError` for conversations that the vendor's template refuses. Not called for bridges."""
+        """Raise `RenderError` for conversations that the vendor's template refuses, or would drop a message of.
+
+        Judge `conversation.new` alone: in a bridge (`is_bridge`) what came before may be unknown.
+        """
 
     @abstractmethod
     def write_preamble(self, out: Writer, conversation: Conversation) -> None:
@@ -73,7 +76,7 @@ class ChatFormat(ABC):
         sampled = conversation.sampled
         if sampled is None or not self.drops_reasoning:
             return False
-        if not any(self.is_query(view) for view in conversation.messages[conversation.first :]):
+        if not any(self.is_query(view) for view in conversation.new):
             return False
         return sampled.holds_reasoning(self.reasoning_placeholder)
 

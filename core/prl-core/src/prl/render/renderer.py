@@ -111,6 +111,7 @@ class ChatRenderer(BaseRenderer):
             earlier + views, view_tools(tools), len(earlier), is_bridge=True, sampled=turn, has_prompt=True
         )
         refuse_media(self.name, conversation.messages, self.format.media)
+        self.format.check(conversation)
         if self.format.rewrites_history(conversation) or not self.format.can_bridge(conversation, stop_name):
             return None
         out = self._writer()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from prl.contracts import Renderer
-from prl.types import NO_MESSAGE, Message, PromptIds, RenderedTokens, ToolSpec
+from prl.types import NO_MESSAGE, Message, PromptIds, RenderedTokens, RenderError, ToolSpec
 
 from .check import brief, check, expect
-from .material import ASK, ASK_AGAIN, SAY, THOUGHT, TOOL, assistant, calling, result, user
+from .material import ASK, ASK_AGAIN, SAY, THOUGHT, TOOL, assistant, calling, result, system, user
 from .renderer_subject import RendererSubject, Sampled
 from .rendering import check_spans
 
@@ -131,6 +131,21 @@ def a_bridge_refuses_assistant_messages(subject: RendererSubject) -> None:
     for new in ([assistant()], [user(ASK_AGAIN), assistant()], [assistant(), user(ASK_AGAIN)], []):
         bridged = subject.renderer.bridge_to_next_turn(*sampled, new, history=step.before)
         expect(bridged is None, f"{brief(new)} is bridged")
+
+
+@check("renderer")
+def a_bridge_refuses_what_a_render_refuses(subject: RendererSubject) -> None:
+    """A message that the format has no place for is lost in a rollout, or speaks with another's voice."""
+    step = Step([user()], assistant(), [], None)
+    prompt, completion = _whole_turn(subject, step, subject.renderer)
+    for new in ([{"role": "narrator", "content": "A vermilion curtain."}], [system()], [system(), user(ASK_AGAIN)]):
+        messages = cast(list[Message], new)
+        try:
+            bridged = subject.renderer.bridge_to_next_turn(prompt, completion, messages, history=step.before)
+        except RenderError:
+            continue
+        takes = bridged is None or subject.takes([*step.before, *messages])
+        expect(takes, f"{brief(new)} is bridged, and a render refuses it")
 
 
 @check("renderer")

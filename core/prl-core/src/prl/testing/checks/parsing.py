@@ -115,6 +115,27 @@ def malformed_calls_are_never_run(subject: RendererSubject) -> None:
 
 
 @check("renderer")
+def a_call_drafted_in_reasoning_is_not_run(subject: RendererSubject) -> None:
+    """A model tries a call out while it thinks, and a tool runs that it then decided against."""
+    subject.needs(subject.takes_calls and subject.reasons, "reasoning before calls")
+    turn = calling(reasoning_content=THOUGHT)
+    sampled = subject.stopped(subject.sampled([user()], turn, [TOOL]))
+    plain = _parse(subject, sampled, [TOOL])
+    _expect_calls(plain, turn)
+    start, end = plain.tool_calls[0].span
+    call = sampled.completion[start:end]
+    subject.needs(not {*subject.renderer.get_stop_token_ids()}.intersection(call), "calls that the turn goes on after")
+    draft = subject.text(call).replace(PLACE, SAY)
+    before, thought, after = subject.text(sampled.completion).partition(THOUGHT)
+    ids = subject.tokenizer.encode(f"{before}{thought}\n{draft}\n{thought}{after}")
+    parsed = _parse(subject, Sampled(sampled.prompt, ids), [TOOL])
+    shown = brief(subject.text(ids))
+    expect(_calls(parsed) == _calls_of(turn), f"{shown} runs {brief(_calls(parsed))}")
+    expect(not parsed.invalid_tool_calls, f"{shown} holds a malformed call: {brief(parsed)}")
+    expect(is_kept(SAY, parsed), f"{shown} leaves nothing of the draft: {brief(parsed)}")
+
+
+@check("renderer")
 def any_ids_can_be_parsed(subject: RendererSubject) -> None:
     """A young policy samples anything, and one sample ends the run."""
     rng = random.Random(5)
