@@ -212,6 +212,43 @@ def test_a_taken_port_is_told(fake: Any) -> None:
             VllmProcess(fake().model_copy(update={"port": port})).start(in_foreground=False)
 
 
+LEAVES_A_SOCKET = "socket = os.environ['VLLM_RPC_BASE_PATH'] + '/socket'; open(socket, 'w'); print(socket, flush=True)"
+
+
+@pytest.mark.parametrize("then", ["", "; sys.exit(3)"])
+async def test_sockets_that_vllm_leaves_are_removed(fake: Any, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    """It leaves some at every end, a clean one too: a machine's folder of temporary files would fill with them."""
+    monkeypatch.setattr("tempfile.tempdir", "/tmp")
+    engine = create(fake(before=LEAVES_A_SOCKET + then))
+    if then:
+        with pytest.raises(EngineUnavailableError, match="exit status 3"):
+            await engine.start()
+    else:
+        await engine.start()
+    _, left = Path(engine.options.log).read_text().splitlines()
+    assert Path(left).exists() is (not then)
+    await engine.stop()
+    assert not Path(left).parent.exists()
+
+
+@pytest.mark.parametrize(
+    ("folder", "given"), [("/tmp/" + "long/" * 12, {}), ("/tmp", {"VLLM_RPC_BASE_PATH": "/tmp/mine"})]
+)
+def test_a_folder_for_sockets_is_made_where_none_is_given_and_its_path_is_short(
+    fake: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, folder: str, given: dict[str, str]
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", folder)
+    told = "print('in', os.environ.get('VLLM_RPC_BASE_PATH'), flush=True)"
+    process = VllmProcess(fake(before=told).model_copy(update={"environment": given}))
+    try:
+        process.start(in_foreground=False)
+        while not process.poll():
+            time.sleep(0.05)
+    finally:
+        process.stop()
+    assert f"in {given.get('VLLM_RPC_BASE_PATH')}" in (tmp_path / "log").read_text().splitlines()
+
+
 @pytest.mark.parametrize(("model", "said"), [("/nowhere/model", "no model directory"), ("", "no config.json")])
 def test_a_wrong_model_directory_is_told_before_the_start(fake: Any, tmp_path: Path, model: str, said: str) -> None:
     (tmp_path / "empty").mkdir()

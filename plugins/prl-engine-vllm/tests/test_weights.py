@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from prl.client import HttpEngineClient
 from prl.types import EngineError, EngineUnavailableError, GenerateRequest, GenerateResponse, SamplingParams
+from prl_engine_vllm.sockets import folder_of
 
 pytestmark = pytest.mark.heavy
 PROMPT = list(range(20, 60))
@@ -229,14 +230,18 @@ async def test_prompts_of_one_token_are_answered(
         assert error_of(await client.generate(ask(PROMPT[:length])), oracles[0], logprobs_of) < 1e-4
 
 
-def test_the_server_does_not_outlive_a_launcher_that_was_killed(moe_server: Any) -> None:
-    """The last of this file. A run that dies must not leave a GPU occupied."""
+async def test_the_server_does_not_outlive_a_launcher_that_was_killed(moe_server: Any, call: Any) -> None:
+    """The last of this file. A run that dies must not leave a GPU occupied, nor the sockets that vLLM leaves."""
+    _, about = await call("GET", f"{moe_server.url}/v1/engine")
+    sockets = folder_of(about["instance"])
+    assert list(sockets.iterdir())
     moe_server.process.kill()
     moe_server.process.wait()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", moe_server.port)) != 0:
-                return
+                break
         assert time.monotonic() < deadline, "vLLM still listens"
         time.sleep(0.2)
+    assert not sockets.exists()

@@ -19,6 +19,7 @@ from prl.types import ConfigError, EngineUnavailableError
 
 from .launch import INSTANCE, Interpreter, command, environment, find_interpreter
 from .options import VllmEngineOptions
+from .sockets import VARIABLE, make_folder, remove_folder
 
 POLL_SECONDS = 0.25
 PROBE_SECONDS = 5.0
@@ -70,13 +71,16 @@ class VllmProcess:
             ) from error
 
     def _spawn(self, interpreter: Interpreter, out: IO[bytes]) -> None:
+        variables = environment(self.options, interpreter, self._instance)
+        if VARIABLE not in variables and (folder := make_folder(self._instance)) is not None:
+            variables[VARIABLE] = str(folder)
         self._child = subprocess.Popen(
             command(self.options, interpreter.path, self.port),
             # A pipe that closes with this process, however it ends: the server then ends too.
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,
-            env=environment(self.options, interpreter, self._instance),
+            env=variables,
             start_new_session=True,
         )
 
@@ -144,10 +148,13 @@ class VllmProcess:
         )
 
     def stop(self) -> None:
-        """Ask the server to end, then kill it and whatever it started."""
+        """Ask the server to end, then kill it and whatever it started; remove its sockets."""
         child, self._child = self._child, None
-        if child is None:
-            return
+        if child is not None:
+            self._end(child)
+        remove_folder(self._instance)
+
+    def _end(self, child: subprocess.Popen[bytes]) -> None:
         if child.stdin is not None:
             child.stdin.close()
         with contextlib.suppress(ProcessLookupError):

@@ -45,6 +45,8 @@ class AdapterService:
             answer = await self._models.load_lora_adapter(adapter_request(body.name, body.directory))
             if (message := error_message(answer)) is not None:
                 raise self._error(f"vLLM refuses the adapter: {message}", "read the server's log")
+            # vLLM keeps the flag beside the name, and then reads the files anew for every request that names it.
+            self._models.lora_requests[body.name].load_inplace = False
             if body.version is not None:
                 await self._weights.set_version(body.version)
         return await self._weights.version()

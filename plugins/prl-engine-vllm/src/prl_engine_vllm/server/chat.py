@@ -26,6 +26,7 @@ from prl.types import EngineError, EngineUnavailableError, MalformedRequestError
 
 from .answers import REMEMBERED_TOKENS, check_finished, single_version, total_tokens
 from .limits import Limits
+from .placeholders import moved_placeholders
 from .state import WeightState
 from .vllm_api import Vllm
 
@@ -159,7 +160,10 @@ def _with_ids_and_versions(serving: Any) -> Any:
             result = await super().render_chat_request(request)
             ids = _exchange.get().prompt_ids
             if ids is not None and isinstance(result, tuple):
-                result[1][0]["prompt_token_ids"] = ids
+                prompt = result[1][0]
+                if images := prompt.get("mm_placeholders"):
+                    prompt["mm_placeholders"] = moved_placeholders(prompt["prompt_token_ids"], ids, images, TOKENS)
+                prompt["prompt_token_ids"] = ids
             return result
 
         async def chat_completion_full_generator(

@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from prl_engine_vllm.checkpoint import served_directory
+from prl_engine_vllm.sockets import remove_folder
 
 from .adapters import AdapterService
 from .chat import ChatService
@@ -43,8 +44,8 @@ class EndpointPlugin:
     async def init_state(self, engine_client: Any, state: Any, args: Namespace) -> None:
         """Make the services of the routes from vLLM's own state."""
         state.prl = make_services(engine_client, state, args)
-        if os.environ.get(INSTANCE):
-            threading.Thread(target=_end_with_standard_input, daemon=True).start()
+        if token := os.environ.get(INSTANCE):
+            threading.Thread(target=_end_with_standard_input, args=(token,), daemon=True).start()
 
 
 def make_services(engine: Any, state: Any, args: Namespace) -> Services:
@@ -103,7 +104,8 @@ def _chat_schema(request_class: Any) -> dict[str, Any]:
     return {"type": "object", "title": "ChatBody", "properties": fields, "required": ["messages"]}
 
 
-def _end_with_standard_input() -> None:
+def _end_with_standard_input(token: str) -> None:
     while os.read(0, 1):  # not sys.stdin: its lock, held by a thread, breaks the interpreter's end
         pass
+    remove_folder(token)
     os.kill(os.getpid(), signal.SIGTERM)
