@@ -9,7 +9,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import pytest
 from engines.local import LocalServer
 from fixtures.environments import ROOT
+from fixtures.ports import free_port
 
 from gateway.agents import CONTEXT, Agents, check_passes, make_task
 from prl import load_tokenizer
@@ -41,9 +41,7 @@ def vllm_url(taught: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     look = "import importlib.util as u, sys; sys.exit(u.find_spec('vllm') is None)"
     if not Path(python).exists() or subprocess.run([python, "-c", look], check=False, timeout=60).returncode:
         pytest.skip(f"{python} cannot import vllm: run `make vllm-env`, or set PRL_VLLM_PYTHON")
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
+    port = free_port()
     log = tmp_path_factory.mktemp("vllm") / "serve.log"
     words = [python, "-m", *COMMAND.split(), "--model", str(taught), "--served-model-name", "tiny"]
     words += ["--port", str(port), "--max-model-len", str(CONTEXT)]

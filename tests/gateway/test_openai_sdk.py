@@ -152,7 +152,7 @@ async def test_a_time_out_of_the_sdk_leaves_one_turn(setup: Setup) -> None:
         return await generate(request)
 
     setup.engine.generate = late
-    hurried = setup.client.with_options(timeout=0.5)
+    hurried = setup.client.with_options(timeout=0.5, max_retries=9)
     await hurried.chat.completions.create(model="tiny", messages=ASKED, max_tokens=4)
     await asyncio.sleep(0.8)
     assert len(setup.session.turns) == 1

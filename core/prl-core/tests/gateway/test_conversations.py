@@ -411,6 +411,18 @@ async def test_without_calls_a_call_is_text(served: Served) -> None:
     assert breaks(served) == []
 
 
+async def test_a_call_that_nests_deeply_is_gone_on_from(served: Served) -> None:
+    """The policy wrote it, so no agent can send it flatter: the rollout would end in a refusal of its own turn."""
+    call = ASK.replace('"Bern"', "[" * 500 + "2.0" + "]" * 500)
+    served.engine.lines = [call, "ok"]
+    said = (await served.chat(ASKED, tools=[WEATHER])).message
+    [made] = said["tool_calls"]
+    made["function"]["arguments"] = made["function"]["arguments"].replace("2.0", "2")
+    reply = {"role": "tool", "tool_call_id": made["id"], "content": "sun"}
+    await served.chat([*ASKED, said, reply], tools=[WEATHER])
+    assert (breaks(served), len(served.session.turns)) == ([], 2)
+
+
 async def test_a_malformed_call_is_text_and_no_call(served: Served) -> None:
     served.engine.lines = ['<call>{"name": "weather", "arg', "ok"]
     answer = await served.chat(ASKED, tools=[WEATHER])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import json
 import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,52 +17,11 @@ import pytest
 
 from prl.cli import gateway as command
 from prl.gateway import GatewaySettings, durable
-from prl.types import ConfigError, SamplingParams
+from prl.types import SamplingParams
 
 from .conftest import OPERATOR, Served
+from .crashes import ASKED, GO_ON, Serve, again, kept, more, rows
 from .small import ASK, WEATHER, TalkingEngine, small_renderer
-
-ASKED = [{"role": "user", "content": "Hi"}]
-GO_ON = {"role": "user", "content": "Go on."}
-Serve = Callable[..., Any]
-
-
-def more(message: dict[str, Any]) -> list[dict[str, Any]]:
-    return [*ASKED, message, GO_ON]
-
-
-def rows(out: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-
-
-def kept(out: Path) -> list[Path]:
-    """The files of open sessions."""
-    return sorted(out.with_name(f"{out.name}.open").glob("*"))
-
-
-async def die(served: Served) -> None:
-    """Leave a gateway as a killed process would: nothing is ended, written or removed any more."""
-    gateway = served.gateway
-    assert gateway._reaper is not None
-    assert gateway._file is not None
-    gateway._reaper.cancel()
-    gateway._file.append = lambda record: pytest.fail("a dead gateway writes")  # type: ignore[method-assign]
-    for session in served.sessions():
-        for asked in session._running:
-            asked.task.cancel()
-    await gateway._runner.cleanup()
-    gateway._runner = None
-    gateway._file._lock.close()
-    gateway._sessions.clear()
-    gateway._unwritten.clear()
-
-
-async def again(serve: Serve, served: Served, out: Path, **changes: Any) -> Served:
-    """Kill a gateway and start one on the same output, whose weights are newer."""
-    await die(served)
-    second: Served = await serve(out=out, **changes)
-    second.engine.version = served.engine.version + 1
-    return second
 
 
 @pytest.mark.parametrize("who", [{}, {"key": "client-key:r1"}, {"headers": {"X-PRL-Session": "r2"}}])
@@ -268,6 +225,17 @@ async def test_the_command_keeps_open_sessions_where_it_is_told_to(
     assert len(kept(out)) == (2 if keep_open else 0)
 
 
+@pytest.mark.parametrize("is_up", [True, False])
+async def test_the_command_says_at_once_what_it_waits_for(capsys: pytest.CaptureFixture[str], is_up: bool) -> None:
+    """Two minutes without a word look like a program that hangs."""
+    engine = TalkingEngine()
+    engine.healthy = is_up
+    assert await command._only_model(engine, ["http://a", "http://b"]) == "small"
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert ("waiting for http://a or http://b" in said.err) is not is_up
+
+
 async def test_open_sessions_that_nobody_goes_on_with_are_written(serve: Serve, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     first: Served = await serve(out=out)
@@ -322,7 +290,7 @@ async def test_a_client_that_goes_away_while_its_turn_is_written_gets_it_on_its_
     out = tmp_path / "out.jsonl"
     served: Served = await serve(out=out)
     served.engine.lines = ["one", "two"]
-    go_on = asyncio.Event()
+    writing, go_on = asyncio.Event(), asyncio.Event()
     make = served.gateway._add
 
     def slow(*args: Any, **kwargs: Any) -> Any:
@@ -330,6 +298,7 @@ async def test_a_client_that_goes_away_while_its_turn_is_written_gets_it_on_its_
         write = session.file.sampled
 
         async def sampled(line: Any) -> None:
+            writing.set()
             await go_on.wait()
             await write(line)
 
@@ -338,8 +307,7 @@ async def test_a_client_that_goes_away_while_its_turn_is_written_gets_it_on_its_
 
     monkeypatch.setattr(served.gateway, "_add", slow)
     asked = asyncio.create_task(served.chat(ASKED))
-    await served.until(lambda: bool(served.engine.requests))
-    await asyncio.sleep(0.02)
+    await writing.wait()
     asked.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await asked
@@ -425,32 +393,18 @@ async def test_a_death_at_any_operation_on_files_loses_nothing(
     assert number > 20
 
 
-async def test_sessions_of_another_renderer_or_model_stop_the_start(serve: Serve, tmp_path: Path) -> None:
-    """Their ids mean something else to it: gone on with, they would be nonsense to the model."""
+async def test_a_file_that_cannot_be_removed_is_told_and_does_not_end_the_reaper(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     out = tmp_path / "out.jsonl"
-    first: Served = await serve(out=out)
-    await first.chat(ASKED)
-    await die(first)
-    renderer = small_renderer()
-    renderer.name = "large"
-    with pytest.raises(ConfigError, match="'small', not 'small' and 'large'") as caught:
-        await serve(renderer, out=out)
-    assert str(kept(out)[0]) == caught.value.where
-    assert len(kept(out)) == 1
+    served: Served = await serve(out=out, idle_seconds=0.1)
 
+    def stays(path: str) -> None:
+        raise OSError(30, "Read-only file system")
 
-@pytest.mark.parametrize("harm", [b"", b"\n", b'{"line":"sampled"}\n', b"garbage\n"])
-async def test_a_file_that_cannot_be_read_stops_the_start(serve: Serve, tmp_path: Path, harm: bytes) -> None:
-    """Going on without it would lose a rollout and say nothing."""
-    out = tmp_path / "out.jsonl"
-    first: Served = await serve(out=out)
-    await first.chat(ASKED)
-    await die(first)
-    [path] = kept(out)
-    head, rest = path.read_bytes().split(b"\n", 1)
-    path.write_bytes(harm + rest)
-    with pytest.raises(ConfigError, match="the open session"):
-        await serve(out=out)
-    path.write_bytes(head + b"\n" + rest + b'{"line":"sampled","num')
-    second: Served = await serve(out=out)
-    assert len(second.session.turns) == 1, "what was cut off was never answered"
+    with monkeypatch.context() as patched:
+        patched.setattr(durable, "os", _os(unlink=stays))
+        await served.chat(ASKED)
+        await served.until(lambda: "still kept as open: Read-only file system" in caplog.text)
+    await served.chat([*ASKED, GO_ON])
+    await served.until(lambda: len(rows(out)) == 2)

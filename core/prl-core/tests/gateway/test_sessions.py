@@ -18,6 +18,7 @@ import pytest
 from prl.gateway import Gateway, GatewaySession, GatewaySettings
 from prl.gateway.answer import Completion
 from prl.gateway.export import RolloutFile
+from prl.gateway.faults import GatewayFault
 from prl.types import ConfigError, SamplingParams
 
 from .conftest import OPERATOR, Served
@@ -181,6 +182,17 @@ async def test_what_is_ended_twice_at_once_is_written_once(serve: Callable[..., 
     assert await mine.close() == ()
 
 
+async def test_one_session_ended_twice_at_once_is_told_so(serve: Callable[..., Any], tmp_path: Path) -> None:
+    served: Served = await serve(out=tmp_path / "out.jsonl")
+    await served.chat(ASKED)
+    end, name = served.gateway.end, served.session.id
+    record, fault = await asyncio.gather(end(name), end(name), return_exceptions=True)
+    assert isinstance(record, dict)
+    assert record["trajectory_id"] == name
+    assert isinstance(fault, GatewayFault)
+    assert fault.status == 404
+
+
 async def test_an_operator_that_goes_away_loses_nothing(
     serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +280,17 @@ async def test_a_name_that_ended_begins_anew(serve: Callable[..., Any], tmp_path
     assert [len(row["turns"]) for row in lines(tmp_path / "out.jsonl")] == [1, 1]
 
 
+async def test_a_name_that_began_anew_outlives_the_last_answer_from_before(served: Served) -> None:
+    """Or the new rollout would be torn in two: that answer may go out after its session was ended."""
+    spaces, key = served.gateway.spaces, "client-key:r1"
+    before = spaces.find({"Authorization": f"Bearer {key}"})
+    spaces.tidy(before)
+    said = (await served.chat(ASKED, key=key)).message
+    spaces.tidy(before)
+    await served.chat(more(said), key=key)
+    assert len(served.session.turns) == 2
+
+
 async def test_a_conversation_that_ended_is_gone_on_from_in_a_new_rollout(served: Served) -> None:
     """Its turns were written and forgotten: nothing may be added to what was given away."""
     served.engine.lines = ["one", "other", "two"]
@@ -288,6 +311,27 @@ async def test_idle_sessions_end_and_are_written(serve: Callable[..., Any], tmp_
     await served.until(lambda: out.exists() and bool(out.stat().st_size))
     assert len(lines(out)[0]["turns"]) == 1
     assert served.sessions() == [mine], "who opened a session ends it"
+
+
+async def test_a_session_that_is_used_while_idle_ones_end_stays(
+    serve: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent that comes back after a long tool call would be told that its session is closed."""
+    served: Served = await serve(out=tmp_path / "out.jsonl", idle_seconds=1)
+    for name in "ab":
+        await served.chat(ASKED, key=f"client-key:{name}")
+    idle, used = served.sessions()
+    close = GatewaySession.close
+
+    async def slow(session: GatewaySession) -> Any:
+        used._used += 60
+        return await close(session)
+
+    monkeypatch.setattr(GatewaySession, "close", slow)
+    idle._used = used._used = idle._used - 1
+    await served.until(lambda: idle.is_closed)
+    await served.until(lambda: not served.gateway._ending)
+    assert served.sessions() == [used]
 
 
 async def test_without_an_output_idle_sessions_stay(serve: Callable[..., Any]) -> None:

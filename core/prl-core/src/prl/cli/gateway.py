@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,7 +117,7 @@ async def _serve(
 
     engine = connect(urls, route)
     try:
-        gateway = Gateway(engine, renderer, model=served or await _only_model(engine), settings=settings)
+        gateway = Gateway(engine, renderer, model=served or await _only_model(engine, urls), settings=settings)
         url = await gateway.start(host, port)
         print(f"gateway: {gateway.model!r} at {url}, renderer {renderer.name}, rollouts to {settings.out}", flush=True)
         if gateway.restored:
@@ -148,7 +149,13 @@ def connect(urls: list[str], route: str) -> EngineClient:
     return EnginePool(FixedAddresses(urls), connect=HttpConnect(route=find_route(route)))
 
 
-async def _only_model(engine: EngineClient) -> str:
+async def _only_model(engine: EngineClient, urls: list[str]) -> str:
+    if not await engine.health():
+        print(
+            f"gateway: waiting for {' or '.join(urls)} to name its model; with --served-model NAME it need not wait",
+            file=sys.stderr,
+            flush=True,
+        )
     names = [str(card["id"]) for card in await engine.models()]
     if len(names) != 1:
         raise ConfigError(

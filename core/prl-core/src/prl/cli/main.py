@@ -50,7 +50,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _drop_output() -> None:
-    """Let what is still to be written go nowhere: Python would complain of it once more as it ends."""
+    """Let what cannot be written go nowhere: Python would complain of it once more as it ends."""
+    with contextlib.suppress(OSError, ValueError):  # where another file failed, this one is whole
+        sys.stdout.flush()
     with contextlib.suppress(OSError, ValueError):  # standard output may be no file
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -65,7 +67,7 @@ def _system_error(cause: OSError | UnicodeEncodeError) -> PrlError:
         )
     else:
         error = PrlError(
-            str(cause.strerror or cause),
+            str(cause.strerror or cause) or type(cause).__name__,
             where=str(cause.filename or "standard output, or a file"),
             next_step="Repair what it says and run it again; --debug shows where it happened.",
         )

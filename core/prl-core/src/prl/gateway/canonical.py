@@ -72,22 +72,26 @@ def _reasoning(message: Mapping[str, Any]) -> str:
 def _arguments(arguments: Any, index: int) -> Any:
     """Return a call's arguments as data; text that is no JSON stays as it is."""
     try:
-        return _plain(json.loads(arguments) if isinstance(arguments, str) else arguments)
+        return _decode(arguments if isinstance(arguments, str) else _encode(arguments))
     except ValueError:
         return arguments
     except RecursionError as error:
         raise _too_deep(index) from error
 
 
-def _plain(value: Any) -> Any:
-    """Return data with its numbers as JavaScript reads and writes them: it has one kind, and no 1.0."""
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, int) and abs(value) >= EXACT:
-        return float(value) if abs(value) < LARGEST else value
-    return int(value) if isinstance(value, float) and abs(value) < EXACT and value.is_integer() else value
+def _integer(text: str) -> float:
+    """Read a number as JavaScript does: it has one kind of them."""
+    value = int(text)
+    return float(value) if EXACT <= abs(value) < LARGEST else value
+
+
+def _fraction(text: str) -> float:
+    """Read a number as JavaScript does: it has no 1.0."""
+    value = float(text)
+    return int(value) if abs(value) < EXACT and value.is_integer() else value
+
+
+_decode = json.JSONDecoder(parse_int=_integer, parse_float=_fraction).decode
 
 
 def _dump(value: Any, index: int) -> bytes:

@@ -17,7 +17,7 @@ from prl.types import ConfigError, PrlError, SamplingParams
 from .export import RolloutFile, rollout_record, summary
 from .faults import GatewayFault, unauthorized
 from .http import Routes, import_web
-from .journal import Head, Journal, SessionFile
+from .journal import FORMAT, Head, Journal, SessionFile
 from .sampler import Sampler, Sampling
 from .sampling import forced_fields
 from .session import GatewaySession
@@ -163,8 +163,10 @@ class Gateway:
 
     async def end(self, session_id: str) -> dict[str, Any]:
         """End a session, append it to the output, return its record."""
-        [record] = await self._end([self._session(session_id)])
-        return record
+        records = await self._end([self._session(session_id)])
+        if not records:  # someone else ended it at the same moment
+            raise _no_session(session_id)
+        return records[0]
 
     async def end_all(self) -> list[dict[str, Any]]:
         """End every session as `end` does."""
@@ -173,22 +175,14 @@ class Gateway:
     def _session(self, session_id: str) -> GatewaySession:
         session = self._sessions.get(session_id)
         if session is None:
-            raise GatewayFault(
-                f"there is no open session {session_id!r}",
-                status=404,
-                fault="session_not_found",
-                next_step="GET /v1/rollouts lists those that are open",
-            )
+            raise _no_session(session_id)
         return session
 
     def _space(self, key: bytes, name: str) -> Space:
-        return Space(key, name, self._sampler, self._new_session, is_single=bool(name))
+        return Space(key, name, self._sampler, self._add, is_single=bool(name))
 
     def _own_space(self, key: bytes) -> Space:
-        return Space(key, "", self._sampler, self._new_session, is_single=True)
-
-    def _new_session(self, space: Space) -> GatewaySession:
-        return self._add(space)
+        return Space(key, "", self._sampler, self._add, is_single=True)
 
     def _add(self, space: Space, *, own: Sampling | None = None, api_key: str = "") -> GatewaySession:
         if len(self._sessions) >= self.settings.max_sessions:
@@ -199,6 +193,7 @@ class Gateway:
                 next_step="end sessions (DELETE /v1/rollouts/ID), or raise max_sessions",
             )
         head = Head(
+            format=FORMAT,
             id=uuid.uuid4().hex,
             key=space.key,
             name=space.name,
@@ -293,9 +288,20 @@ class Gateway:
         while self._file is not None:
             await asyncio.sleep(min(LONGEST_NAP, idle / 4))
             try:
-                await self._end([one for one in list(self._sessions.values()) if one.is_idle(idle) and not one.api_key])
+                for session in list(self._sessions.values()):  # one by one: the next may be used again meanwhile
+                    if session.is_idle(idle) and not session.api_key:
+                        await self._end([session])
             except PrlError as error:
                 log.error("%s", error)
+
+
+def _no_session(session_id: str) -> GatewayFault:
+    return GatewayFault(
+        f"there is no open session {session_id!r}",
+        status=404,
+        fault="session_not_found",
+        next_step="GET /v1/rollouts lists those that are open",
+    )
 
 
 def _printed(host: str) -> str:

@@ -182,6 +182,10 @@ class Routes:
             except web.HTTPException as error:
                 what = f"{error.reason}: {request.method} {request.path}. {KNOWN}"
                 refusal = Refusal(error.status, what, "unknown_route", headers={"x-should-retry": "false"})
+            except ConnectionError:
+                if request.transport is not None and not request.transport.is_closing():
+                    raise
+                return web.Response(status=499)  # the client is gone: there is nobody to tell, and nothing to repair
             return self._json(refusal.body(), refusal.status, refusal.headers)
 
         return refuse

@@ -25,12 +25,15 @@ from .sampler import Sampling
 WRITERS = 8
 """Threads that wait for the disk: their own, so that a slow disk holds up nobody who renders."""
 MODE = 0o600
+FORMAT = 1
+"""What lines mean; counted up when a gateway would read older ones wrongly."""
 Result = TypeVar("Result")
 
 
 class Head(msgspec.Struct, kw_only=True, omit_defaults=True, tag="head", tag_field="line"):
     """Who a session is: `key` (its digest) and `name` open it; `own` is how it is sampled, where the key is its own."""
 
+    format: int
     id: str
     key: bytes
     name: str
@@ -113,8 +116,15 @@ class SessionFile:
             await self._run(lambda: append(self._path, _line(Delivered(name=name)), mode=MODE, sync=False))
 
     def remove(self) -> None:
-        """Forget the session: its rollout stands in the export."""
-        remove(self._path)
+        """Forget the session: its rollout stands in the export. Raise `ConfigError` where its file stays."""
+        try:
+            remove(self._path)
+        except OSError as error:
+            raise ConfigError(
+                f"a session that was written is still kept as open: {error.strerror or error}",
+                where=str(self._path),
+                next_step="remove this file, or the next gateway writes its rollout again",
+            ) from error
 
     def _append(self, entry: Sampled) -> None:
         head = b"" if self._exists else _line(self.head)
@@ -166,10 +176,10 @@ class Journal:
             self.folder.rmdir()
 
     def _read(self, path: Path) -> tuple[SessionFile, list[Sampled | Delivered]] | None:
-        cut_torn_line(path)  # its answer never went out
         try:
+            cut_torn_line(path)  # its answer never went out
             lines = [_decode(line) for line in path.read_bytes().split(b"\n")[:-1]]
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, OSError) as error:
             raise self._unreadable(path, f"the open session cannot be read: {error}") from error
         if not any(isinstance(line, Sampled) for line in lines):
             remove(path)
@@ -177,6 +187,8 @@ class Journal:
         head, *entries = lines
         if not isinstance(head, Head):
             raise self._unreadable(path, "the open session has no head")
+        if head.format != FORMAT:
+            raise self._unreadable(path, f"an open session is written in format {head.format}, not {FORMAT}")
         self._check(head, path)
         file = SessionFile(path, head, self._threads, exists=True)
         return file, [entry for entry in entries if not isinstance(entry, Head)]

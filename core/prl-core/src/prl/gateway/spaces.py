@@ -110,8 +110,9 @@ class Spaces:
 
     def tidy(self, space: Space) -> None:
         """Drop a named space that holds nothing, so that requests which fail leave nothing behind."""
-        if not space.sessions and not space.retries.is_busy:
-            self._named.pop((space.key, space.name), None)
+        place = (space.key, space.name)
+        if not space.sessions and not space.retries.is_busy and self._named.get(place) is space:
+            del self._named[place]  # and not the one that came after it
 
 
 def bearer_token(headers: Mapping[str, str]) -> str:
