@@ -104,7 +104,7 @@ def address(model: Path) -> Iterator[str]:
         yield f"127.0.0.1:{port}"
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
 
 
 def wait_until_healthy(address: str, server: subprocess.Popen[bytes]) -> None:
@@ -202,7 +202,7 @@ def test_an_engine_of_ones_own_is_served_by_prl(tmp_path: Path) -> None:
         asyncio.run(count())
     finally:
         server.terminate()
-        server.wait(timeout=30)
+        server.wait(timeout=60)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def engine(tmp_path: Path, port: int, configure: Configure) -> Iterator[Any]:
         yield parts
     finally:
         server.terminate()
-        server.wait(timeout=20)
+        server.wait(timeout=60)
 
 
 def wait_until_ready(port: int, server: subprocess.Popen[bytes]) -> None:

@@ -32,7 +32,7 @@ from prl_train.orchestrator.groups import Group, GroupRunner
 pytestmark = pytest.mark.heavy
 GROUPS, SIZE, TURNS = 250, 8, 4
 FAULT_EVERY = 50  # one request in so many meets a 503 or a broken connection first
-SECONDS = 50.0
+SECONDS = 100.0
 STUB = Path(__file__).parents[1] / "fixtures" / "stub_engine.py"
 TOOL = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
 CALLS = 16

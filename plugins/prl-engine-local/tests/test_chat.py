@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from prl.types import ConfigError, InvalidToolCall, MalformedRequestError, ParsedResponse, ParsedToolCall
-from prl_engine_local.chat import RendererFormat
+from prl_engine_local.chat import RendererFormat, make_format
+from prl_engine_local.options import LocalEngineOptions
 
 END = 599
 
@@ -186,6 +187,22 @@ async def test_a_tokenizer_without_a_template_is_refused(make_engine: Any, with_
     engine = await make_engine(model=with_tokenizer, use_tokenizer_template=True)
     with pytest.raises(ConfigError, match="no chat template"):
         await engine.client().chat(body())
+
+
+def test_a_tokenizer_that_is_code_is_refused_and_nobody_is_asked(
+    with_tokenizer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that asks its terminal whether to run a checkpoint's code hangs, or runs it."""
+    (Path(with_tokenizer) / "config.json").unlink()  # of a model whose tokenizer would be known without that code
+    path = Path(with_tokenizer) / "tokenizer_config.json"
+    own = {"tokenizer_class": "OwnTokenizer", "auto_map": {"AutoTokenizer": ["own.OwnTokenizer", None]}}
+    path.write_text(json.dumps(json.loads(path.read_text()) | own))
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda question="": asked.append(question) or "n")
+    options = LocalEngineOptions(model=with_tokenizer, use_tokenizer_template=True)
+    with pytest.raises(ConfigError, match="cannot be loaded"):
+        make_format(options, None)
+    assert not asked
 
 
 async def test_the_renderer_is_made_from_the_options(

@@ -13,6 +13,7 @@ from prl.types import (
     EngineUnavailableError,
     GenerateRequest,
     MalformedRequestError,
+    PromptIds,
     PromptTooLongError,
     RequestAbortedError,
     SamplingParams,
@@ -108,7 +109,7 @@ async def test_a_retry_with_the_same_id_gets_the_same_answer_without_sampling_ag
     engine = await make_engine()
     request = replace(ask(max_tokens=40), request_id="r1")  # no seed: sampling anew would differ
     first, twin = await asyncio.gather(engine.generate(request), engine.generate(request))
-    later = await engine.generate(request)
+    later = await engine.generate(replace(request, prompt_token_ids=PromptIds(PROMPT)))  # as sessions keep them
     assert first.choices == twin.choices == later.choices
     assert engine.core.scheduler.counters.sampled_tokens == 40
     with pytest.raises(MalformedRequestError, match="used for another request"):

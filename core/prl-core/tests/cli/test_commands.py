@@ -200,6 +200,17 @@ def test_a_reader_that_leaves_is_no_error(prl: Run, site: Path) -> None:
     assert "BrokenPipe" not in done.stderr
 
 
+def test_what_was_printed_before_a_fault_is_not_lost() -> None:
+    """A command in a pipe: its output waits in a buffer when a file cannot be read."""
+    import sys
+
+    script = "from prl.cli import main; main._run = lambda words: print('so far') or open('/no/such/file')\n"
+    script += "raise SystemExit(main.main(['doctor']))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (1, "so far\n")
+    assert "where: /no/such/file" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("cause", "told"),
     [

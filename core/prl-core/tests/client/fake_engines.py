@@ -96,6 +96,13 @@ def error(status: int, code: str, message: str = "no") -> web.Response:
     return web.json_response({"error": {"code": code, "message": message}}, status=status)
 
 
+async def limited(request: web.Request) -> web.StreamResponse:
+    """Limit the rate, and say when to come back."""
+    answer = error(429, "rate_limit_exceeded", "too many")
+    answer.headers["Retry-After"] = "1"
+    return answer
+
+
 async def reset(request: web.Request) -> web.StreamResponse:
     """Break the connection before the answer."""
     assert request.transport is not None
@@ -120,7 +127,7 @@ async def busy(request: web.Request) -> web.StreamResponse:
 
 
 async def hang(request: web.Request) -> web.StreamResponse:
-    await asyncio.sleep(30)
+    await asyncio.sleep(3600)
     return web.Response()
 
 

@@ -107,7 +107,7 @@ async def test_an_engine_that_leaves_by_dying_loses_no_request(elastic: Any) -> 
     dying, other = await add(), await add()
     await pool.models()
     await until(lambda: sum(one.ready for one in pool.status()) == 2)
-    dying.delay = other.delay = 0.05
+    dying.delay, other.delay = 60.0, 0.05  # what it holds, it never answers
     requests = [asyncio.create_task(pool.generate(REQUEST)) for _ in range(10)]
     await until(lambda: dying.running == 5)
     names.servers.remove(dying)

@@ -227,6 +227,7 @@ async def test_a_server_that_says_when_to_try_again_is_left_alone_until_then(
         ("nan", 0, 0),
         ("Wed, 21 Oct 2015 07:28:00 GMT", 0, 0),
         ("Wed, 99 Oct 2015 07:28:00 GMT", 0, 0),
+        ("Wed, 21 Oct 2015 07:28:00 +99999999999999", 0, 0),
     ],
 )
 def test_a_wish_is_a_number_or_a_date_and_bounded(header: str | None, least: float, most: float) -> None:
@@ -292,7 +293,7 @@ async def test_cancelling_closes_the_connection(connect: Connect) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await asyncio.wait_for(closed.wait(), 2)
+        await asyncio.wait_for(closed.wait(), 30)
 
 
 async def test_health_models_and_weights(fake: Any, connect: Connect, unused_url: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -40,6 +41,15 @@ def test_a_parameter_inside_a_value_is_text(value: str, more: dict[str, Any]) ->
     others = "".join(f"\n<parameter={key}>\n{item}\n</parameter>" for key, item in {**more, "z": "end"}.items())
     [call] = read_functions(f"\n<function=f>\n<parameter=k>\n{value}{end}{others}\n</function>\n", None)
     assert (call.error, call.arguments) == ("", {"k": value, **more, "z": "end"})
+
+
+def test_a_value_with_thousands_of_closing_tags_is_read_in_linear_time() -> None:
+    """Each tag was tried as the end of the name: seconds of CPU for one collapsed completion, while others wait."""
+    region = "<function=f>\n<parameter=a>" + "</parameter> " * 8000 + "z</function>"
+    began = time.process_time()
+    [call] = read_functions(region, None)
+    assert time.process_time() - began < 1.0
+    assert call.arguments == {"a": "</parameter> " * 8000 + "z"}
 
 
 def test_a_name_ends_at_its_own_delimiter() -> None:

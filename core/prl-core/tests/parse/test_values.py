@@ -159,6 +159,7 @@ DEFINITIONS = {
         ({"$ref": "#/$defs/Loop"}, "10", 10),
         ({"$ref": "#/$defs/missing"}, "10", 10),
         ({"$ref": "https://example.org/schema"}, "10", 10),
+        ({"$ref": "#count"}, "10", 10),
         ({"$ref": "#/$defs/missing", "type": "string"}, "10", "10"),
     ],
 )

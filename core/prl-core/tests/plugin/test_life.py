@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -234,6 +236,21 @@ def test_a_distribution_installed_twice_in_one_place_is_told(site: Path, build: 
     assert row.status == "error"
     assert "1.0" in row.outcome.error
     assert "1.1" in row.outcome.error
+
+
+def test_a_distribution_that_is_no_folder_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python packed into one file holds distributions that can locate no file: every command would end."""
+
+    class Packed(metadata.Distribution):
+        def read_text(self, filename: str) -> str | None:
+            return "Name: packed\nVersion: 1\n" if filename == "METADATA" else None
+
+        def locate_file(self, path: Any) -> Any:
+            raise NotImplementedError
+
+    others = list(metadata.distributions())
+    monkeypatch.setattr(metadata, "distributions", lambda: [Packed(), *others])
+    assert "prl-core" in {plugin.dist for plugin in discover()}
 
 
 def test_what_a_killed_installer_left_behind_counts_for_nothing(site: Path, build: Build) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -109,6 +110,13 @@ def test_the_padded_routing_row_is_replaced_by_the_next_turns_real_row() -> None
 def test_routing_with_one_row_per_token_needs_no_padding() -> None:
     (sample,) = interleave_rollout(rollout(turn([1, 2], [3], routed_experts=rows(7, 8, 9)))).samples
     assert sample.routed_experts == rows(7, 8, 9)
+
+
+def test_the_row_that_no_pass_produced_has_no_route_in_arrays_without_a_sign() -> None:
+    """Servers send routing as uint8 where experts are few: -1 is no uint8, and 255 would be an expert."""
+    reported = [array("B", [3]), array("B", [5])]
+    (sample,) = interleave_rollout(rollout(turn([1, 2], [3], routed_experts=reported))).samples
+    assert [list(row) for row in sample.routed_experts] == [[3], [5], [-1]]
 
 
 @pytest.mark.parametrize("reported", [rows(1), rows(1, 2, 3, 4, 5), []])

@@ -127,9 +127,25 @@ async def test_ids_and_images_that_do_not_fit_are_refused(
     assert caught.value.next_step
 
 
-async def test_a_placeholder_that_the_model_says_is_no_image(attach: ImageAttacher) -> None:
-    rollout, result = played([turn([1, *places(2), 2], (7, IMAGE, 8))], [user("2x4"), ANSWER])
-    with pytest.raises(AlignmentError, match="sampled an image placeholder"):
+@pytest.mark.parametrize("names", [(), ("2x4",)])
+@pytest.mark.parametrize("said", [IMAGE, VIDEO])
+async def test_a_placeholder_that_the_model_says_is_no_image(
+    attach: ImageAttacher, said: int, names: tuple[str, ...]
+) -> None:
+    """The trainer would stop at the whole batch; the rollout alone is at fault.
+
+    https://github.com/verl-project/verl/issues/5817 https://github.com/modelscope/ms-swift/issues/9287
+    """
+    shown = places(2) if names else []
+    rollout, result = played([turn([1, *shown, 2], (7, said, 8))], [user(*names), ANSWER])
+    with pytest.raises(AlignmentError, match="sampled a placeholder"):
+        await attach(rollout, result)
+
+
+async def test_a_place_for_a_video_in_a_prompt_is_refused(attach: ImageAttacher) -> None:
+    """A user who writes a placeholder makes the server place one that nothing fills."""
+    rollout, result = played([turn([1, VIDEO, 2])], [user(), ANSWER])
+    with pytest.raises(AlignmentError, match="a place for a video"):
         await attach(rollout, result)
 
 

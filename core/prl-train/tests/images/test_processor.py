@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,3 +56,20 @@ def test_a_model_without_a_processor_is_told_what_is_missing(tmp_path: Path) -> 
     with pytest.raises(ConfigError, match="image processor") as caught:
         ModelImageProcessor(str(tmp_path))(picture(0))
     assert "preprocessor_config.json" in caught.value.next_step
+
+
+def test_a_processor_that_is_code_is_not_run_and_nobody_is_asked(tmp_path: Path, monkeypatch: Any) -> None:
+    """A run that asks its terminal whether to run a checkpoint's code hangs, or runs it."""
+    said: list[dict[str, Any]] = []
+
+    def from_pretrained(_: str, **how: Any) -> None:
+        said.append(how)
+        raise ValueError("it is code")
+
+    library = SimpleNamespace(AutoImageProcessor=SimpleNamespace(from_pretrained=from_pretrained))
+    there = SimpleNamespace(import_module={"transformers": library}.get, util=SimpleNamespace(find_spec=str))
+    processor = ModelImageProcessor(str(tmp_path))
+    monkeypatch.setattr("prl_train.images.processor.importlib", there)
+    with pytest.raises(ConfigError, match="it is code"):
+        processor._loaded()
+    assert said == [{"trust_remote_code": False}]

@@ -58,7 +58,7 @@ async def group(fakes: Any, environment: Any, *, answer: Any = None, size: int =
         advantage_std=False,
         current_version=lambda: 0,
     )
-    return await asyncio.wait_for(runner.run(5), 10)
+    return await asyncio.wait_for(runner.run(5), 60)
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ async def test_training_does_not_wait_for_a_slow_evaluation(tmp_path: Path, fake
         seen.append(folder.batch_steps()[-1])
         return fakes.turn("yes")
 
-    await asyncio.wait_for(run(folder, fakes, steps=3, exam=slow), 10)
+    await asyncio.wait_for(run(folder, fakes, steps=3, exam=slow), 60)
     assert seen
     assert 0 in evaluated(folder)
 

@@ -192,7 +192,7 @@ async def test_tasks_that_cannot_be_had_stop_the_run_by_name(tmp_path: Path, fak
     orchestrator.runner.schedule.environments[0].environment.example = example
     RunFolder(tmp_path).write_weights_pointer(0, tmp_path)
     with pytest.raises(RunError) as caught:
-        await asyncio.wait_for(orchestrator.run(), 10)
+        await asyncio.wait_for(orchestrator.run(), 60)
     assert "every rollout of 3 groups in a row failed" in caught.value.what
     assert "FileNotFoundError: row 2 is gone" in caught.value.what
     assert caught.value.where == "environment 'scripted', example 'scripted/2'"

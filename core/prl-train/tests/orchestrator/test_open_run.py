@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,10 +13,12 @@ import pytest
 from prl.config import load_config, read_sources
 from prl.types import ConfigError, PluginError, PrlError
 from prl_train.config import RLConfig
+from prl_train.distributed import Place
 from prl_train.launch.open_run import attach_run, begin_run, tell_changes, use_plugins
 from prl_train.launch.parts import check_names
+from prl_train.launch.processes import _broadcast, _told
 from prl_train.launch.workers import check_workers
-from prl_train.run import Progress, RunError, RunFolder, StepBatch, write_json
+from prl_train.run import PeerError, Progress, RunError, RunFolder, StepBatch, write_json
 
 QUICKSTART = Path(__file__).parents[4] / "docs" / "examples" / "quickstart.toml"
 
@@ -90,6 +94,18 @@ def test_what_an_error_says_to_change_may_change_on_a_resume(tmp_path: Path) -> 
     attach_run(config(tmp_path / "run", filters=[], orchestrator=orchestrator))
 
 
+def test_the_machine_that_sends_the_weights_may_change_and_the_way_they_take(tmp_path: Path) -> None:
+    """The trainer comes back on another machine; or engines that take no transfers, told to use directories."""
+    folder = begun(config(tmp_path / "run", trainer={"weight_transfer": "broadcast"}))
+    attach_run(config(tmp_path / "run", trainer={"weight_transfer": "broadcast", "transfer": {"host": "10.0.0.9"}}))
+    offer = folder.transfer / "trainer" / "offer.json"
+    write_json(offer, {})
+    plain = config(tmp_path / "run")
+    trainer: Any = SimpleNamespace(config=plain.trainer, world=SimpleNamespace(is_main=True))
+    assert _broadcast(trainer, attach_run(plain)) is None
+    assert not offer.exists(), "engines would wait for a trainer that is gone"
+
+
 def test_a_run_goes_on_with_its_own_seed(tmp_path: Path) -> None:
     """Another seed is another order of tasks: some would be trained on twice, others never."""
     directory = str(tmp_path / "run")
@@ -156,6 +172,42 @@ def test_a_folder_is_not_begun_anew_under_a_living_process(tmp_path: Path, part:
     with folder.owned(part), pytest.raises(ConfigError, match=r"these differ: trainer\.seq_len"):
         attach_run(config(tmp_path / "run", trainer={"seq_len": 64}))
     assert load_config(RLConfig, folder.config).trainer.seq_len == 2048
+
+
+def test_a_folder_is_not_begun_anew_where_nobody_can_tell_who_is_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without locks: a trainer of another machine may be warming up."""
+    folder = attach_run(config(tmp_path / "run"))
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("prl_train.run.owner.fcntl.flock", refuse)
+    with pytest.raises(ConfigError, match=r"these differ: trainer\.seq_len"):
+        attach_run(config(tmp_path / "run", trainer={"seq_len": 64}))
+    assert load_config(RLConfig, folder.config).trainer.seq_len == 2048
+    replaced = {"directory": str(tmp_path / "run"), "existing": "overwrite"}
+    begin_run(config(tmp_path / "run", run=replaced, trainer={"seq_len": 64}))
+    assert load_config(RLConfig, folder.config).trainer.seq_len == 64
+
+
+def test_a_failure_is_not_told_in_a_folder_that_is_none_yet(tmp_path: Path) -> None:
+    """The second of two processes gave up waiting for the first, and left a folder that no start would take."""
+    settings = config(tmp_path / "run")
+    with pytest.raises(PeerError), _told(RunFolder(tmp_path / "run"), settings, "trainer", Place(rank=1, size=2)):
+        raise PeerError("the main process did not come", where="a test", next_step="none")
+    assert begin_run(settings).is_run()
+
+
+def test_a_log_beside_a_run_does_not_keep_it_from_being_replaced(tmp_path: Path) -> None:
+    """`prl rl ... > runs/a/log.txt`: all was removed, and then the folder was none of ours."""
+    directory = tmp_path / "run"
+    folder = begun(config(directory))
+    (directory / "log.txt").write_text("mine")
+    begin_run(config(directory, run={"directory": str(directory), "existing": "overwrite"}))
+    assert (directory / "log.txt").read_text() == "mine"
+    assert folder.batch_steps() == []
 
 
 @pytest.mark.parametrize(
@@ -276,6 +328,18 @@ def test_an_option_is_found_in_the_variable_or_flag_that_set_it(tmp_path: Path) 
         with pytest.raises(ConfigError) as caught, read.telling():
             check_names(read.load(RLConfig))
         assert caught.value.where.endswith(f", {place}")
+
+
+def test_a_section_is_told_with_all_that_set_it_and_a_key_with_what_set_it_last(tmp_path: Path) -> None:
+    """The fault of `high = 1` in the file was put down to a flag that set another option of the section."""
+    path = tmp_path / "run.toml"
+    path.write_text("[engine]\nurl = 'http://a'\n[engine.options]\nhigh = 1\n")
+    flags = ["engine.options.low=2", "sampling.seed=1", "engine.url=http://b"]
+    read = read_sources(RLConfig, path, flags, environment={"PRL_ENGINE__URL": "http://c"})
+    assert read.places(("engine", "options")) == [f"{path}:3", "command line 'engine.options.low=2'"]
+    assert read.places(("engine", "options", "high")) == [f"{path}:4"]
+    assert read.places(("engine", "url")) == ["command line 'engine.url=http://b'"]
+    assert read.places(("sampling",)) == ["command line 'sampling.seed=1'"]
 
 
 def test_the_quickstart_file_is_valid_and_its_names_are_installed() -> None:

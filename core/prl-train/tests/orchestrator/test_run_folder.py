@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -161,7 +162,8 @@ def test_clearing_a_run_leaves_foreign_files(tmp_path: Path) -> None:
     folder.write_batch(StepBatch(step=0, samples=[], metrics={}, progress=Progress()))
     (tmp_path / "notes.txt").write_text("keep me")
     folder.clear()
-    assert [entry.name for entry in tmp_path.iterdir()] == ["notes.txt"]
+    folder.claim()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["notes.txt", "run.json"]
 
 
 def test_a_run_that_is_running_is_not_cleared(tmp_path: Path) -> None:
@@ -287,6 +289,26 @@ def test_a_killed_process_may_be_followed_by_another_at_once(tmp_path: Path) -> 
     child.stdout.close()
     with RunFolder(tmp_path).owned("trainer"):
         pass
+
+
+def test_a_forked_child_that_outlives_a_killed_process_keeps_nobody_out(tmp_path: Path) -> None:
+    """Pools that environments fork are left behind by a kill; the run could not be resumed before they are gone."""
+    code = "import os, sys, time; from pathlib import Path; from prl_train.run import RunFolder\n"
+    code += "with RunFolder(Path(sys.argv[1])).owned('trainer'):\n"
+    code += "    child = os.fork()\n    if child: print(child, flush=True)\n    time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        with pytest.raises(RunError, match=f"process {parent.pid}"):
+            RunFolder(tmp_path).owned("trainer").__enter__()
+        parent.kill()
+        parent.wait(10)
+        with RunFolder(tmp_path).owned("trainer"):
+            os.kill(child, 0)  # which is still there
+    finally:
+        os.kill(child, signal.SIGKILL)
+        parent.stdout.close()
 
 
 def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_a_sink_that_hangs_holds_up_neither_the_run_nor_the_other_sinks(
         sinks.metrics(step, {"reward": 0.5})
         sinks.rollouts(step, [])
     sinks.close()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 20.0
     assert len(read_metrics(tmp_path / "metrics.jsonl")) == ROLLOUTS + 8
     assert sinks.left_out == {"dashboard": 8}
     told = capsys.readouterr().err.splitlines()
@@ -110,7 +110,7 @@ def test_a_sink_that_hangs_when_it_is_opened_does_not_keep_the_run_from_beginnin
     began = time.monotonic()
     sinks.open(tmp_path, {})
     sinks.close()
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 20.0
     sink.gate.set()
 
 

@@ -159,7 +159,7 @@ def test_a_directory_that_an_engine_wants_is_written_while_the_trainer_waits_for
         stop.wait(0.005)
     for step in (1, 2):
         folder.write_batch(batch(step))
-    thread.join(10)
+    thread.join(60)
     assert trainer.published == [0, 1, 3], "what is written already is not written again"
     assert broadcast.sent == [1, 2]
 
@@ -247,7 +247,7 @@ async def test_what_ends_the_trainer_ends_the_run(tmp_path: Path) -> None:
         raise AssertionError
 
     with pytest.raises(PeerError, match="out of memory"):
-        await asyncio.wait_for(train_beside(RunFolder(tmp_path), fails, waits()), 10)
+        await asyncio.wait_for(train_beside(RunFolder(tmp_path), fails, waits()), 60)
 
 
 def test_a_finished_or_failed_orchestrator_ends_the_wait(tmp_path: Path) -> None:

@@ -141,6 +141,20 @@ def test_damaged_weights_are_a_three_part_error(model_dir: Path, tmp_path: Path)
         load_model(broken)
 
 
+def test_a_model_that_stays_quantized_is_refused(model_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its codes would be trained as if they were weights, and published beside scales that no longer fit."""
+    real = AutoModelForCausalLM.from_pretrained
+
+    def quantized(*args: Any, **options: Any) -> Any:
+        model, info = real(*args, **options)
+        model.config.quantization_config = {"quant_method": "fp8"}
+        return model, info
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", quantized)
+    with pytest.raises(ConfigError, match="quantized"):
+        load_model(model_dir)
+
+
 @pytest.mark.parametrize(
     "changes",
     [

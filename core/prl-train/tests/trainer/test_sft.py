@@ -20,6 +20,7 @@ from prl_train.run import RunError
 from prl_train.run.owner import hold
 from prl_train.sft import SftConfig, run_sft, warm_up
 from prl_train.sft.loop import SftResult
+from prl_train.sft.resume import compare_settings, settings_of
 from prl_train.trainer import Trainer, read_weights
 
 TOOL = {
@@ -199,6 +200,15 @@ def test_a_run_goes_on_with_the_new_settings_and_says_so(config: SftConfig, capl
     assert all(entry["tokens"] <= 2 * 24 for entry in resumed.metrics)
     assert "trainer.lr, trainer.seq_len, trainer.warmup_steps" in caplog.text
     assert "data." not in caplog.text
+
+
+def test_a_checkpoint_of_a_version_with_fewer_settings_goes_on(config: SftConfig) -> None:
+    """An update adds a setting, and no run could be resumed: what it lacks has its default."""
+    saved = settings_of(config)
+    del saved["data"]["samples"], saved["trainer"]["lora"], saved["rows_per_step"]
+    compare_settings(saved, config.model_copy(update={"rows_per_step": 1}))
+    with pytest.raises(CheckpointError, match="the settings in the checkpoint cannot be read"):
+        compare_settings({**saved, "gone": 1}, config)
 
 
 def test_the_folder_of_another_kind_of_run_is_refused(config: SftConfig) -> None:

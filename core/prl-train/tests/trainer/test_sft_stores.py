@@ -110,10 +110,14 @@ def test_a_split_that_is_not_there_is_named_with_those_that_are(places: dict[str
         (("data/train-00000-of-00001.jsonl", "data/test-00000-of-00001.jsonl"), "test", [1]),
         (("train_sft-00000-of-00001.jsonl", "train_gen-00000-of-00001.jsonl"), "train_sft", [0]),
         (("train/0.jsonl", "train/1.jsonl", "validation/0.jsonl"), "train", [0, 1]),
-        (("a.jsonl", "a_dev.jsonl"), "train", [0]),
-        (("a.jsonl", "a_dev.jsonl"), "dev", [1]),
+        (("gsm8k_train.jsonl", "gsm8k_test.jsonl"), "train", [0]),
+        (("gsm8k-train-00000-of-00001.jsonl", "gsm8k-test-00000-of-00001.jsonl"), "train", [0]),
+        (("dev-1.jsonl", "train-1.jsonl", "train-2.jsonl"), "dev", [0]),
+        (("a.jsonl", "train.jsonl"), "train", [0, 1]),
+        (("chat.jsonl", "dev-notes.jsonl", "test-runs/data.jsonl"), "train", [0, 1, 2]),
         (("a.jsonl", "b.jsonl"), "train", [0, 1]),
         (("test_a.jsonl", "test_b.jsonl"), "train", [0, 1]),
+        (("test.jsonl",), "train", [0]),
         (("latest.jsonl", "restrain.jsonl"), "train", [0, 1]),
     ],
 )
@@ -125,7 +129,24 @@ def test_a_directory_of_files_has_the_splits_that_their_names_tell(
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(json.dumps({"number": number}))
     mix = RowMix(open_rows(str(tmp_path), split=split))
-    assert [mix[index]["number"] for index in range(len(mix))] == expected
+    assert sorted(mix[index]["number"] for index in range(len(mix))) == expected
+
+
+@pytest.mark.parametrize(
+    ("names", "split", "told"),
+    [
+        (("chat.jsonl", "chat_test.jsonl"), "train", "chat_test.jsonl is named for the split 'test', and chat.jsonl"),
+        (("chat.jsonl", "chat_test.jsonl"), "test", "chat_test.jsonl is named for the split 'test', and chat.jsonl"),
+        (("chat.jsonl", "train.jsonl"), "test", "there is no split 'test'"),
+        (("train.jsonl",), "dev", "there is no split 'dev'"),
+    ],
+)
+def test_a_split_is_no_guess(tmp_path: Path, names: tuple[str, ...], split: str, told: str) -> None:
+    """One file of tests among others: whether the others are for training is not the run's to say."""
+    for name in names:
+        (tmp_path / name).write_text("{}")
+    with pytest.raises(ConfigError, match=told):
+        open_rows(str(tmp_path), split=split)
 
 
 def test_a_store_without_rows_adds_none_and_a_damaged_one_is_told(tmp_path: Path, places: dict[str, str]) -> None:

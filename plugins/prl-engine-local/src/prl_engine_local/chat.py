@@ -69,10 +69,19 @@ class RendererFormat:
 class TemplateFormat:
     """The tokenizer's own chat template; the answer is plain text."""
 
-    def __init__(self, model: str, stop_token_ids: Sequence[int]) -> None:
+    def __init__(self, model: str, stop_token_ids: Sequence[int], *, trust_remote_code: bool = False) -> None:
         import transformers
 
-        self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(model)
+        try:  # trust is said, so that nobody is asked at a terminal
+            self._tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
+                model, trust_remote_code=trust_remote_code
+            )
+        except (OSError, ValueError) as error:
+            raise ConfigError(
+                f"the tokenizer cannot be loaded: {' '.join(str(error).split())[:200]}",
+                where=f"use_tokenizer_template, tokenizer of {model!r}",
+                next_step="give the directory its tokenizer's files; set trust_remote_code = true for one that is code",
+            ) from error
         if not getattr(self._tokenizer, "chat_template", None):
             raise ConfigError(
                 "the tokenizer has no chat template",
@@ -174,7 +183,8 @@ def make_format(options: LocalEngineOptions, generation_config: Any) -> ChatForm
     """Return the chat format that the options ask for."""
     if options.use_tokenizer_template:
         stop = getattr(generation_config, "eos_token_id", None)
-        return TemplateFormat(options.model, [stop] if isinstance(stop, int) else list(stop or ()))
+        stops = [stop] if isinstance(stop, int) else list(stop or ())
+        return TemplateFormat(options.model, stops, trust_remote_code=options.trust_remote_code)
     from prl import create_renderer, load_tokenizer
 
     tokenizer = load_tokenizer(options.model)

@@ -53,5 +53,5 @@ def _check_sampling(request: GenerateRequest) -> None:
 
 def fingerprint(request: GenerateRequest) -> bytes:
     """Return what a retry must repeat; not the rank: a client may try again on another one."""
-    same = replace(request, data_parallel_rank=None, encoded=None)
+    same = replace(request, prompt_token_ids=list(request.prompt_token_ids), data_parallel_rank=None, encoded=None)
     return hashlib.sha256(msgspec.json.encode(same)).digest()

@@ -215,6 +215,8 @@ class HttpEngineClient:
             if status == 200:
                 return answer
             failure = wire.decode_error(status, answer, self._where(path))
+            if isinstance(failure, EngineUnavailableError):
+                failure.retry_after = wished_pause(wish)
             if status not in wire.TRANSIENT:
                 break
         raise failure
@@ -282,7 +284,7 @@ def wished_pause(header: str | None) -> float:
     text = (header or "").strip()
     try:
         seconds = float(text) if text.isascii() and text.isdigit() else parsedate_to_datetime(text).timestamp() - time()
-    except ValueError:
+    except (ValueError, OverflowError):
         return 0.0
     return min(max(seconds, 0.0), LONGEST_WISH)
 

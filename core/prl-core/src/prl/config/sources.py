@@ -39,14 +39,20 @@ class Sources:
         with self.telling():
             return build_model(model, data, where="", section=())
 
-    def place(self, key: Key) -> str:
-        """Return where a key was set: "file:line", an environment variable or the command line; "" where nowhere."""
+    def places(self, key: Key) -> list[str]:
+        """Return where a key was set: "file:line", an environment variable or the command line; a section, in several.
+
+        What is set nowhere has the place that it would have in the file.
+        """
         parts = tuple(map(str, key))
         for one in reversed(self.assignments):
-            if parts[: len(one.path)] == one.path or one.path[: len(parts)] == parts:
-                return one.where
+            if parts[: len(one.path)] == one.path:
+                return [one.where]
+        within = [one.where for one in self.assignments if one.path[: len(parts)] == parts]
+        if within and not _holds(self.data, key):
+            return within
         line = line_of(self.text, key)
-        return f"{self.path}:{line}" if line else str(self.path or "")
+        return [f"{self.path}:{line}" if line else str(self.path or ""), *within]
 
     @contextmanager
     def telling(self) -> Iterator[None]:
@@ -54,7 +60,7 @@ class Sources:
         try:
             yield
         except PrlError as error:
-            places = dict.fromkeys(map(self.place, error.keys))
+            places = dict.fromkeys(place for key in error.keys for place in self.places(key))
             error.where = ", ".join(filter(None, [error.where, *places]))
             error.keys = ()  # told
             raise
@@ -74,6 +80,16 @@ def read_sources(
     refuse_near_misses(variables, env_prefix, {name: names_at(model, [name]) for name in field_names(model)})
     assignments = from_environment(variables, env_prefix, field_names(model))
     return Sources(path, data, text, (*assignments, *from_pairs(overrides)))
+
+
+def _holds(data: Any, key: Key) -> bool:
+    """Whether a file's data has a key or section."""
+    for part in key:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return False
+    return True
 
 
 def _keep_texts(model: type[BaseModel], data: dict[str, Any], assignments: Sequence[Assignment]) -> None:

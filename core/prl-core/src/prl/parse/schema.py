@@ -95,7 +95,8 @@ def _target(schema: Any, root: Any, seen: set[str]) -> Any:
     while isinstance(schema, _MAPPING) and isinstance(schema.get("$ref"), str):
         reference = schema["$ref"]
         beside = {key: value for key, value in schema.items() if key != "$ref"}
-        target = root if reference.startswith("#") and reference not in seen else None
+        is_path = reference == "#" or reference.startswith("#/")
+        target = root if is_path and reference not in seen else None
         seen.add(reference)
         for step in reference.split("/")[1:]:
             target = target.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(target, _MAPPING) else None

@@ -98,7 +98,9 @@ class TaggedCalls:
         opening = re.escape(self.parameter[0])
         end = rf"{re.escape(self.parameter_end)}(?=\s*(?:{opening}|\Z))"
         end = form.format(end=end, opening=opening)
-        return re.compile(rf"\s*{_NAME.join(map(re.escape, self.parameter))}(.*?){end}", re.DOTALL)
+        # atomic: a name ends at its first closing, so that what is no parameter is not read once for each later one
+        head = rf"(?>{_NAME.join(map(re.escape, self.parameter))})"
+        return re.compile(rf"\s*{head}(.*?){end}", re.DOTALL)
 
 
 def _split(body: str, parameter: re.Pattern[str]) -> list[tuple[str, str]] | None:

@@ -79,8 +79,8 @@ def _is_shadowed(dist: metadata.Distribution) -> bool:
 
 
 def _folder(dist: metadata.Distribution) -> Path:
-    """Return the folder of the metadata, where the distribution tells; else the one that holds the distribution."""
-    return Path(str(getattr(dist, "_path", dist.locate_file(""))))
+    """Return the folder of the metadata, where the distribution tells: one that is no folder can locate no file."""
+    return Path(str(getattr(dist, "_path", "")))
 
 
 def _unreadable(dist: metadata.Distribution, cause: Exception) -> FoundPlugin:

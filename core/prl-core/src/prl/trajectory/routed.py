@@ -51,8 +51,8 @@ def _rows(rows: Any, length: int, number: int) -> list[Any]:
 
 def _padding_like(row: Any) -> Any:
     """Return a row of the same nesting whose every expert index is `NO_ROUTE`."""
-    if hasattr(row, "shape"):
-        return row * 0 + NO_ROUTE
+    if hasattr(row, "tolist"):  # an array, whose integers may have no sign
+        row = row.tolist()
     if isinstance(row, (list, tuple)):
         return [_padding_like(entry) for entry in row]
     return NO_ROUTE

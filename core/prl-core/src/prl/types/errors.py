@@ -91,9 +91,10 @@ class EngineError(PrlError):
 
 
 class EngineUnavailableError(EngineError):
-    """No engine answers at the given address."""
+    """No engine answers at the given address; it asked to be left alone for `retry_after` seconds."""
 
     code = "engine_unavailable"
+    retry_after = 0.0
 
 
 class EngineUnreachableError(EngineUnavailableError):

@@ -16,7 +16,8 @@ class PromptIds(Sequence[int]):
 
     The prompts of a rollout are beginnings of one list that only grows: a turn costs what it adds, in time and in
     memory, however long the rollout is. A second extension of the same ids (a branch) begins a list of its own. Equal
-    to a list of the same ids; pickled and deep-copied it becomes one. Safe to share between threads.
+    to a list of the same ids; pickled and deep-copied it becomes one, and JSON encoders want `list(ids)`. Safe to share
+    between threads.
     """
 
     __slots__ = ("_ids", "_length")

@@ -26,7 +26,7 @@ def open_rows(
 
     path: a `.parquet` file; any other file as JSON Lines; a directory that `Dataset.save_to_disk` wrote, or one of such
         files; a hub id such as `owner/name`. `split`, `subset` and `revision` choose within a data set; a directory of
-        files has splits where their names say so, as those of a downloaded data set do.
+        files has splits where the name of each file, or of its folder, ends with one.
 
     Raises `DataError` or `ConfigError` where there is nothing, or the library to read it is not installed.
     """
@@ -53,7 +53,8 @@ def _files(directory: Path) -> list[Path]:
     return found
 
 
-_SHARD = re.compile(r"(\w+)-\d{5}-of-\d{5}\b.*")
+_SHARD = re.compile(r"(.+)-\d{5}-of-\d{5}\b.*")
+_LAST_WORD = re.compile(r"(?:.*[^a-z])?([a-z]+)[-_.]?\d*")
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
     **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
@@ -63,29 +64,45 @@ _SPLITS = {
 
 
 def _of_split(files: list[Path], directory: Path, split: str) -> list[Path]:
-    """Return the files of a split; all of them where their names tell of no more than one."""
+    """Return the files of a split; all of them where their names tell of no other.
+
+    Raises `ConfigError` where only some names tell: a guess would leave out rows to train, or train those to test.
+    """
     named = {path: _split_of(path.relative_to(directory)) for path in files}
-    if len(set(named.values())) == 1:
-        return files
+    splits = {found for found in named.values() if found is not None}
+    untold = next((path for path in files if named[path] is None), None)
+    other = next((path for path in files if named[path] not in (None, "train")), None)
+    if untold and other:
+        raise ConfigError(
+            f"{other.name} is named for the split {named[other]!r}, and {untold.name} for none",
+            where=str(directory),
+            next_step="give the files that you want as `sources`, or put them in a folder of their own",
+        )
     wanted = _SPLITS.get(split, split)
+    if not splits or (len(splits) == 1 and wanted in ("train", *splits)):
+        return files
     found = [path for path in files if named[path] == wanted]
     if not found:
         raise ConfigError(
             f"there is no split {split!r}",
             where=str(directory),
-            next_step=f"choose one of: {', '.join(sorted(set(named.values())))}",
+            next_step=f"choose one of: {', '.join(sorted(splits))}",
         )
     LOG.warning("%s: %d of %d files are of the split %r, by their names", directory, len(found), len(files), split)
     return found
 
 
-def _split_of(path: Path) -> str:
-    """Return the split that a name tells: `data/train_sft-00000-of-00003.parquet`, `test.jsonl`; else "train"."""
+def _split_of(path: Path) -> str | None:
+    """Return the split that names end with: `data/train_sft-00000-of-00003.parquet`, `gsm8k_test.jsonl`, `dev/1.jsonl`.
+
+    "dev-notes" and "test-runs" are about something else; "latest" is one word.
+    """
     shard = _SHARD.fullmatch(path.name)
-    if shard:
+    if shard and shard[1].isidentifier():
         return _SPLITS.get(shard[1], shard[1])
-    words = [word for part in reversed(path.parts) for word in re.split(r"[^a-z]+", part.lower())]
-    return next((_SPLITS[word] for word in words if word in _SPLITS), "train")
+    in_name = _LAST_WORD.fullmatch((shard[1] if shard else path.stem).lower())
+    words = [in_name[1] if in_name else "", *(part.lower() for part in reversed(path.parts[:-1]))]
+    return next((_SPLITS[word] for word in words if word in _SPLITS), None)
 
 
 def _file(path: Path) -> RowStore:

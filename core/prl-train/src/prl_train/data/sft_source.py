@@ -210,6 +210,7 @@ class IndexedSource:
                 next_step="resume with the same data file, or start a new run",
             )
         self._go_to(_Place(state["epoch"], state["place"]))
+        self._settle()  # another version may have drawn more rows in that epoch
 
 
 def _raise(error: DataError) -> None:

@@ -42,9 +42,7 @@ def written_turn(
     opened = renderer.render_ids(conversation, tools=tools, add_generation_prompt=True)
     prompt = opened
     if last is not None:
-        bridged = proven_bridge(
-            renderer, last.prompt_ids, last.completion_ids, new, tools=tools, history=list(history)
-        )
+        bridged = proven_bridge(renderer, last.prompt_ids, last.completion_ids, new, tools=tools, history=list(history))
         prompt = opened if bridged is None else bridged[:]
     whole = renderer.render([*conversation, said], tools=tools)
     found = answer_behind(renderer, tokenizer, conversation, opened, whole, whole.sampled_mask, tools)

@@ -82,14 +82,16 @@ class ImageAttacher:
     def _check_places(
         self, sample: TrainingSample, blocks: Sequence[tuple[int, int]], images: int, trajectory: str
     ) -> None:
-        before = len(sample.prompt_ids)
-        for start, end in blocks:
-            if any(sample.completion_mask[max(0, start - before) : max(0, end - before)]):
+        placeholders = {self.tokens.image, self.tokens.video}
+        for place, token in enumerate(sample.completion_ids):
+            if token in placeholders and sample.completion_mask[place]:
                 raise AlignmentError(
-                    "the model sampled an image placeholder, for which there is no image",
-                    where=f"trajectory {trajectory!r}, tokens {start} to {end}",
+                    "the model sampled a placeholder, for which there is no image",
+                    where=f"trajectory {trajectory!r}, token {len(sample.prompt_ids) + place}",
                     next_step="nothing is to be done: the rollout is not trained on, and counted as broken",
                 )
+        if self.tokens.video in sample.prompt_ids or self.tokens.video in sample.completion_ids:
+            raise _mismatch("the ids have a place for a video, and messages have images only", trajectory)
         if len(blocks) != images:
             raise _mismatch(f"the ids have places for {len(blocks)} images, the messages have {images}", trajectory)
 

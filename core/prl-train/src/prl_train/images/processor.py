@@ -52,7 +52,8 @@ class ModelImageProcessor:
         transformers = importlib.import_module("transformers")
         if importlib.util.find_spec("torchvision") is not None:
             self.backend = "torchvision"
-            return self._from(transformers.AutoImageProcessor)
+            # said, so that nobody is asked at a terminal
+            return self._from(transformers.AutoImageProcessor, trust_remote_code=False)
         self.backend = "pillow"
         base = self._class_name().removesuffix("Fast").removesuffix("Pil")
         for name in (f"{base}Pil", base):  # the name since transformers 5, and the one before
@@ -65,9 +66,9 @@ class ModelImageProcessor:
             next_step="pip install torchvision",
         )
 
-    def _from(self, factory: Any) -> Any:
+    def _from(self, factory: Any, **how: Any) -> Any:
         try:
-            return factory.from_pretrained(self.model)
+            return factory.from_pretrained(self.model, **how)
         except (OSError, ValueError, ImportError) as error:
             raise ConfigError(
                 f"the model's image processor cannot be loaded: {str(error).strip().splitlines()[0]}",

@@ -50,6 +50,8 @@ MAY_DIFFER = (
     "trainer.logprob_chunk",
     "trainer.logprob_vocabulary_chunk",
     "trainer.weights_file_gb",
+    "trainer.weight_transfer",
+    "trainer.transfer",
     *(f"trainer.{name}" for name in OptimizerConfig.model_fields),
     "trainer.checkpoint_async",
     "trainer.checkpoint_every",
@@ -69,7 +71,8 @@ def begin_run(config: RLConfig) -> RunFolder:
     """Open the folder for a process that runs everything: `run.existing` says what becomes of an earlier run."""
     folder = RunFolder(config.run.directory)
     if folder.is_run() and config.run.existing == "overwrite":
-        folder.clear()
+        with folder.shared():
+            folder.clear()
     if folder.is_run() and config.run.existing == "error" and not folder.is_unused():
         raise RunError(
             f"{folder.root} already holds a run",
@@ -106,10 +109,9 @@ def agree(folder: RunFolder, config: RLConfig) -> None:
 
 def _begin_anew(folder: RunFolder, differing: PrlError) -> None:
     try:
-        folder.clear()
-    except RunError as running:
-        raise differing from running
-    folder.claim()
+        folder.clear(must_be_certain=True)
+    except RunError as unsure:
+        raise differing from unsure
     print(f"prl: {folder.root} is begun anew, for no batch was handed over in it: {differing.what}", file=sys.stderr)
 
 

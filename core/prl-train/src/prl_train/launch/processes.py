@@ -20,6 +20,7 @@ from prl_train.run import RunFolder
 from prl_train.run.phase import PhaseLog
 from prl_train.sft import warm_up
 from prl_train.trainer import Trainer
+from prl_train.transfer.board import TransferBoard
 from prl_train.transfer.broadcast import Broadcast
 
 from .beside import train_beside
@@ -137,7 +138,7 @@ def _told(folder: RunFolder, config: RLConfig, part: str, place: Place | None = 
             state, error = "failed", failure.what if isinstance(failure, PrlError) else repr(failure)
             raise
         finally:
-            if is_main or state == "failed":
+            if is_main or (state == "failed" and folder.is_run()):  # the main one may have made none
                 folder.status.set(part, state, error)
 
 
@@ -194,8 +195,17 @@ def make_train_loop(parts: RunParts) -> TrainLoop:
         max_async_level=config.orchestrator.max_async_level,
         wait_seconds=config.run.wait_seconds,
         warm_up=_warm_up(parts),
-        broadcast=Broadcast(trainer, parts.folder) if settings.weight_transfer == "broadcast" else None,
+        broadcast=_broadcast(trainer, parts.folder),
     )
+
+
+def _broadcast(trainer: Trainer, folder: RunFolder) -> Broadcast | None:
+    """Return what sends the weights; where nothing does, take back what a killed trainer that did offered."""
+    if trainer.config.weight_transfer == "broadcast":
+        return Broadcast(trainer, folder)
+    if trainer.world.is_main:
+        TransferBoard(folder.transfer).withdraw()
+    return None
 
 
 def _warm_up(parts: RunParts) -> Callable[[Trainer], None] | None:

@@ -54,8 +54,8 @@ def load_model(
 
     A head that the checkpoint has beside the embeddings is the model's, also where its config.json ties the two; its
     `config` then says so. Raises `ConfigError` where the directory has no weights, where the model cannot be found or
-    needs code or packages that are not here, and where the checkpoint lacks some of the model's weights (transformers
-    alone would fill those with random numbers).
+    needs code or packages that are not here, where it stays quantized, and where the checkpoint lacks some of the
+    model's weights (transformers alone would fill those with random numbers).
     """
     name = str(path_or_id)
     check_directory(name)
@@ -76,6 +76,12 @@ def load_model(
             next_step="give a directory with config.json and *.safetensors, or a hub id that this machine can reach",
         ) from error
     model, info = loaded
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise ConfigError(
+            "the model's weights are quantized, and would be neither trained nor published right",
+            where=name,
+            next_step="give the model's checkpoint in bfloat16 or float32; its config.json has no quantization_config",
+        )
     missing = sorted(info["missing_keys"])
     if missing:
         raise ConfigError(

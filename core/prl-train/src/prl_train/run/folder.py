@@ -68,11 +68,10 @@ class RunFolder:
         if self.is_run():
             if (read_json(self.root / MARKER) or {}).get("clearing"):
                 self.clear()
-                self.claim()
             return
         # A process that was killed here may have left the marker under its temporary name.
-        begun = set(self.root.glob(f".{MARKER}{TEMPORARY}")) if self.root.is_dir() else set()
-        if self.root.is_dir() and set(self.root.iterdir()) - begun:
+        others = [path for path in _entries(self.root) if not path.match(f".{MARKER}{TEMPORARY}")]
+        if others and not self.is_run():  # where nothing keeps others out, one may have been quicker
             raise RunError(
                 f"{self.root} is not empty and is not a run folder",
                 where="run.directory",
@@ -89,7 +88,7 @@ class RunFolder:
 
     @staticmethod
     def _holds_something(directory: Path) -> bool:
-        return directory.is_dir() and any(not path.name.startswith(".") for path in directory.iterdir())
+        return any(not path.name.startswith(".") for path in _entries(directory))
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -133,17 +132,24 @@ class RunFolder:
             sweep(self.status.directory, f"{part}.json")
             yield
 
-    def clear(self) -> None:
-        """Remove what an earlier run left; only files that a run writes are touched.
+    def clear(self, *, must_be_certain: bool = False) -> None:
+        """Remove what an earlier run left; only files that a run writes are touched, and the folder stays a run's.
 
-        Raises `RunError` where a process of that run is still running. Half of a run must not be taken for one: where
-        clearing is cut short, `claim` goes on with it.
+        Raises `RunError` where a process of that run is still running, and with `must_be_certain` also where the file
+        system cannot tell. Half of a run must not be taken for one: where clearing is cut short, `claim` goes on with
+        it.
         """
         if not self.is_run():
             return
         with ExitStack() as held:
-            for part in self._written_by:
-                held.enter_context(hold(self.status.directory / f"{part}.lock", part))
+            locks = {part: self.status.directory / f"{part}.lock" for part in self._written_by}
+            certain = [held.enter_context(hold(lock, part)) for part, lock in locks.items()]
+            if must_be_certain and not all(certain):
+                raise RunError(
+                    "whether a process of this run is running cannot be told here",
+                    where=str(self.status.directory),
+                    next_step="see that none is, and start `prl rl` with --overwrite, or name another run.directory",
+                )
             write_json(self.root / MARKER, {**_KIND, "clearing": True})
             self._sweep_shared()
             for name in _OWN_FOLDERS:
@@ -152,7 +158,7 @@ class RunFolder:
                 sweep(self.root, name)
                 if name != MARKER:
                     (self.root / name).unlink(missing_ok=True)
-            (self.root / MARKER).unlink()
+            write_json(self.root / MARKER, _KIND)
 
     # -- orchestrator -> trainer
 
@@ -296,6 +302,10 @@ class RunFolder:
             "plugins": self.plugins,
         }
         return {name: path for name, path in named.items() if path.exists()}
+
+
+def _entries(directory: Path) -> list[Path]:
+    return list(directory.iterdir()) if directory.is_dir() else []
 
 
 def _numbers(directory: Path, pattern: str) -> list[int]:

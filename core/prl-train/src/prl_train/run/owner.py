@@ -14,16 +14,35 @@ from pathlib import Path
 from .errors import RunError, not_written
 
 HELD = (errno.EAGAIN, errno.EACCES)
+_held: set[FileIO] = set()
+
+
+def _let_go() -> None:
+    """Close in a forked child what its parent holds: a child that outlives it would keep the next process out."""
+    for file in _held:
+        file.close()
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
-def hold(path: Path, part: str) -> Iterator[None]:
-    """Hold the lock file of a part; raise `RunError` where another process does. A killed process holds nothing."""
-    with _locked(path, part) as file:
+def hold(path: Path, part: str) -> Iterator[bool]:
+    """Hold the lock file of a part; raise `RunError` where another process does. A killed process holds nothing.
+
+    Yields whether the file system can tell.
+    """
+    file, is_certain = _locked(path, part)
+    _held.add(file)
+    try:
         with suppress(OSError):  # on a full disk: who holds it is told to people only
             file.truncate(0)
             file.write(str(os.getpid()).encode())
-        yield
+        yield is_certain
+    finally:
+        _held.discard(file)
+        file.close()
 
 
 @contextmanager
@@ -38,21 +57,23 @@ def alone_in(directory: Path) -> Iterator[bool]:
             is_alone = False
         yield is_alone
     finally:
+        with suppress(OSError):  # closing alone would leave it to children that were forked meanwhile
+            fcntl.flock(handle, fcntl.LOCK_UN)
         os.close(handle)
 
 
-def _locked(path: Path, part: str) -> FileIO:
-    """Return the lock file, locked: the one that has its name now, not one that was removed with an earlier run."""
+def _locked(path: Path, part: str) -> tuple[FileIO, bool]:
+    """Return the lock file and whether it is locked: the file of that name now, not one removed with an earlier run."""
     while True:
         file = _open(path)
         try:
-            _lock(file, path, part)
+            is_certain = _lock(file, path, part)
         except BaseException:
             file.close()
             raise
         with suppress(FileNotFoundError):
             if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                return file
+                return file, is_certain
         file.close()
 
 
@@ -64,13 +85,14 @@ def _open(path: Path) -> FileIO:
         raise not_written(path, error) from error
 
 
-def _lock(file: FileIO, path: Path, part: str) -> None:
+def _lock(file: FileIO, path: Path, part: str) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
     except OSError as error:
         if error.errno not in HELD:  # a file system without locks
             print(f"prl: {path} cannot be locked ({error.strerror}): start no second {part}", file=sys.stderr)
-            return
+            return False
         file.seek(0)
         raise RunError(
             f"another {part} of this run is running: process {file.read().decode() or 'unknown'}",

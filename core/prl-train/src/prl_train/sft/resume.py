@@ -36,7 +36,7 @@ def settings_of(config: SftConfig) -> dict[str, Any]:
 
 def compare_settings(saved: dict[str, Any], config: SftConfig) -> None:
     """Raise `CheckpointError` for settings that may not change; say which others did, for the new ones hold."""
-    changed = differences(saved, settings_of(config))
+    changed = differences(_completed(saved, config), settings_of(config))
     fixed = [name for name in changed if _is_in(name, FIXED)]
     if fixed:
         raise CheckpointError(
@@ -48,6 +48,18 @@ def compare_settings(saved: dict[str, Any], config: SftConfig) -> None:
     told = [name for name in changed if not _is_in(name, ELSEWHERE)]
     if told:
         LOG.warning("the run goes on with other settings than before: %s", ", ".join(told))
+
+
+def _completed(saved: dict[str, Any], config: SftConfig) -> dict[str, Any]:
+    """Return saved settings with the defaults of those that the version which wrote them did not have."""
+    try:
+        return settings_of(SftConfig.model_validate(saved))
+    except ValueError as error:
+        raise CheckpointError(
+            f"the settings in the checkpoint cannot be read: {error}",
+            where=str(config.directory),
+            next_step="the checkpoint was made by another version of prl-train; use that one, or start a new run",
+        ) from error
 
 
 def _is_in(name: str, sections: tuple[str, ...]) -> bool:

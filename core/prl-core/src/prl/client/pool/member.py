@@ -88,6 +88,7 @@ class Member:
         self.cards: list[dict[str, object]] = []
         self.problem = "not reached yet"
         self.waits = False
+        self.rest = 0.0  # seconds for which it asked to be left alone
         self.disturbed = asyncio.Event()
         self.epoch = 0
         self._missed = 0
@@ -117,6 +118,8 @@ class Member:
     def doubt(self, error: EngineError) -> None:
         """Note that a request failed. Behind a broken connection may be a new process: its weights are unknown."""
         self.problem = error.what
+        if isinstance(error, EngineUnavailableError):
+            self.rest = error.retry_after
         if isinstance(error, EngineUnreachableError):
             self.weights = None
         self.ready = False

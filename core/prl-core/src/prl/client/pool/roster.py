@@ -156,10 +156,15 @@ class Roster:
         await member.close()
 
     async def _tend(self, member: Member) -> None:
-        """Bring an engine in, watch its health, and bring it in again whenever it was given up."""
+        """Bring an engine in, watch its health, and bring it in again whenever it was given up.
+
+        One that asked to be left alone for a time is.
+        """
         absence = self.settings.backoff
         while True:
             member.disturbed.clear()
+            rest, member.rest = member.rest, 0.0
+            await asyncio.sleep(rest)
             try:
                 await self._bring_in(member)
             except EngineError as error:
