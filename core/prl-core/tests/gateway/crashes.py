@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -37,8 +38,10 @@ async def die(served: Served) -> None:
     gateway._reaper.cancel()
     gateway._file.append = lambda record: pytest.fail("a dead gateway writes")  # type: ignore[method-assign]
     for session in served.sessions():
-        for asked in session._running:
-            asked.task.cancel()
+        for task in (*(asked.task for asked in session._running), *session._notes):
+            task.cancel()
+    if gateway._journal is not None:  # what its threads had begun would be written behind what the test then writes
+        await asyncio.to_thread(gateway._journal._threads.shutdown)
     await gateway._runner.cleanup()
     gateway._runner = None
     gateway._file._lock.close()
