@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -189,5 +190,8 @@ async def test_prompt_logprobs_with_adapters_on_are_refused_not_fatal(fresh: Htt
 def test_it_ends_when_its_terminal_does(serve: Callable[..., Any], fresh_server: Any) -> None:
     """The last of this file: nothing that it started is left."""
     assert fresh_server.stop() == 0
-    said = fresh_server.said()
-    assert "Traceback" not in said.split("serving 'tiny'")[1]
+    said = fresh_server.said().split("serving 'tiny'")[1]
+    # vLLM's front logs a traceback of its own where its engine's process ends a moment before it; we add none.
+    unlogged = [line for line in said.splitlines() if not re.match(r"\((APIServer|EngineCore)\b[^)]*\)", line)]
+    assert "Traceback" not in "\n".join(unlogged)
+    assert not re.search(r'/prl(_\w+)?/[\w/]+\.py", line', said), "a part of prl failed while the server ended"
