@@ -17,7 +17,8 @@ from typing import Any, NoReturn
 
 from small import TalkingEngine, small_renderer
 
-from prl.gateway import Gateway, GatewaySettings, durable
+from prl import durable
+from prl.gateway import Gateway, GatewaySettings
 from prl.gateway.export import RolloutFile
 from prl.gateway.journal import SessionFile
 

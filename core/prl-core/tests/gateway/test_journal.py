@@ -15,8 +15,9 @@ from typing import Any
 import aiohttp
 import pytest
 
+from prl import durable
 from prl.cli import gateway as command
-from prl.gateway import GatewaySettings, durable
+from prl.gateway import GatewaySettings
 from prl.types import SamplingParams
 
 from .conftest import OPERATOR, Served

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from prl.durable import append, cut_torn_line, start_of_last_line
 from prl.trajectory import interleave_rollout
 from prl.types import ConfigError, PrlError, Rollout, Turn
 
-from .durable import append, cut_torn_line, start_of_last_line
 from .session import GatewaySession
 
 _ID = re.compile(rb'\{"trajectory_id":"(\w+)"')

@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from prl.durable import append, cut_torn_line, remove
 from prl.types import ConfigError, ParsedResponse
 
-from .durable import append, cut_torn_line, remove
 from .faults import GatewayFault
 from .sampler import Sampling
 

@@ -98,8 +98,8 @@ def _prompt(base: Node | None, kept: int, new: Sequence[int]) -> PromptIds:
     if base is None:
         return PromptIds(new)
     before = base.turn
-    if kept == len(before.prompt_ids) + len(before.completion_ids) and isinstance(before.prompt_ids, PromptIds):
-        return before.prompt_ids.extended(before.completion_ids, new)  # shares its memory, as it did
+    if kept == len(before.prompt_ids) + len(before.completion_ids):
+        return PromptIds(before.prompt_ids).extended(before.completion_ids, new)  # shares its memory, as it did
     return PromptIds([*[*before.prompt_ids, *before.completion_ids][:kept], *new])
 
 

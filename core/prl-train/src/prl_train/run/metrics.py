@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+
+from prl.durable import append, cut_torn_line
 
 from .errors import RunError, not_written
 
 EVALUATION = "eval/"
 """How the names of an evaluation's metrics begin."""
-
-_BLOCK = 4096
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -42,23 +40,7 @@ def append_metrics(path: Path, step: int, values: Mapping[str, float]) -> None:
     row = json.dumps({"step": step} | {name: value for name, value in values.items() if name != "step"}) + "\n"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("ab+") as file:
-            _cut_half_line(file)
-            file.write(row.encode())
-            file.flush()
-            os.fsync(file.fileno())
+        cut_torn_line(path)
+        append(path, row.encode(), mode=0o666)
     except OSError as error:
         raise not_written(path, error) from error
-
-
-def _cut_half_line(file: BinaryIO) -> None:
-    """Look at the end alone: a run of many steps appends many rows."""
-    size = end = file.tell()
-    whole = 0
-    while end and not whole:
-        start = max(0, end - _BLOCK)
-        file.seek(start)
-        found = file.read(end - start).rfind(b"\n")
-        whole, end = (0 if found < 0 else start + found + 1), start
-    if whole < size:
-        file.truncate(whole)

@@ -57,7 +57,8 @@ def cut_torn_line(path: Path, *, keep: Path | None = None) -> None:
         torn = file.read()
         if torn and keep is not None:
             append(keep, torn + b"\n")
-        file.truncate(end)
+        if torn:
+            file.truncate(end)
 
 
 def start_of_last_line(path: Path, size: int) -> bytes:
